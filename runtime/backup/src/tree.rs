@@ -26,7 +26,7 @@ pub trait DirTree: Send + Sync {
     fn remove(&self, name: &str) -> Result<(), DiskError>;
     /// Makes new names durable.
     fn sync(&self) -> Result<(), DiskError>;
-    /// Makes the tree's own directory, if there is none.
+    /// Makes the tree's own directory, if there is none. `NotFound` if the directory above it is missing, as on a disk that is not mounted.
     fn prepare(&self) -> Result<(), DiskError>;
     /// The names of all.
     fn list(&self) -> Result<Vec<String>, DiskError>;
@@ -87,6 +87,15 @@ impl DirTree for RealTree {
     }
 
     fn prepare(&self) -> Result<(), DiskError> {
+        let above = self.0.parent().filter(|above| !above.as_os_str().is_empty());
+        if let Some(above) = above.filter(|above| !self.0.exists() && !above.exists()) {
+            let message = format!(
+                "{} is missing: mount its disk, or make this directory. The server makes only the last one of a path",
+                above.display()
+            );
+            let path = self.0.display().to_string();
+            return Err(DiskError::new("create", &path, DiskErrorKind::NotFound, &message));
+        }
         RealDisk::create(&self.0).map(drop)
     }
 

@@ -11,6 +11,8 @@ pub const STANDBYS_MAX: usize = 16;
 
 /// Longest wasm binary that is taken, in bytes.
 pub const MODULE_BYTES_MAX: usize = 16 << 20;
+/// Memory that the compiler takes for each byte of a module, about.
+pub const COMPILE_BYTES_EACH: u64 = 16;
 /// Versions of one module whose bytes are kept, the one in service among them. Those with the same bytes count once.
 pub const VERSIONS_KEPT_MAX: usize = 5;
 /// Bytes of module versions out of service that are kept, of all modules together.

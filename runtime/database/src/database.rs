@@ -100,6 +100,7 @@ impl Database {
         let (mut upkeep, role) = (Upkeep::begun(), part.role());
         upkeep.node = check_opening(&config, &around, part)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
+        around.compiler.count_in(&memory);
         let opened = match config.log {
             LogPolicy::None => None,
             _ => Some(open_log(&config, &around, &memory, role)?),

@@ -29,6 +29,8 @@ use crate::{
 const POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// Time between two attempts that the store refused.
 const REST: Duration = Duration::from_millis(200);
+/// Longest time in which a hand-over tries to record the successor. The successor waits for the answer meanwhile.
+const HAND_OVER_RECORD_MAX: Duration = Duration::from_secs(3);
 
 /// The settings with which a server takes part in the lease.
 pub struct LeaseConfig {
@@ -577,12 +579,43 @@ impl LeaseManager {
         let _ = self.store().release();
     }
 
-    /// Gives the lease, and the right to it, to a standby that has everything.
+    /// Gives the lease, and the right to it, to a standby that has everything. If the store refuses the record, this server tries again while
+    /// it could have answered writes. After that it leaves the lease to end by itself.
     pub fn hand_over(&self, successor: &str) {
         let record = self.record_of(vec![successor.to_owned()]);
+        let time_ns = self.clock.left_ns().min(HAND_OVER_RECORD_MAX.as_nanos() as u64);
+        let until_ns = self.now_ns() + time_ns;
         self.end_holding();
-        let _ = self.store().record(&record); // without it, the successor waits until the lease is over
-        let _ = self.store().release();
+        while let Err(error) = self.try_hand_over(&record) {
+            self.shared.threads.sleep(REST);
+            if self.now_ns() >= until_ns {
+                self.end_holding(); // the thread may have taken it again meanwhile
+                self.report(format!(
+                    "{} does not record that {successor} may take over: {error}. This server does not give its lease back, and it ends by itself",
+                    self.kind
+                ));
+                return;
+            }
+        }
+        self.end_holding();
+    }
+
+    /// Records the successor, and gives the lease back. Without the record no other server could tell that the successor has everything.
+    fn try_hand_over(&self, record: &SyncRecord) -> Result<(), StoreError> {
+        let mut store = self.store();
+        if !matches!(store.record(record), Ok(true)) {
+            // The store may have the record although the request failed.
+            let seen = store.read()?;
+            if !may_take_again(&seen, &self.own) {
+                return Ok(()); // the lease was over, and another server has led since
+            }
+            let is_there = seen.record.as_ref() == Some(record);
+            if !is_there && store.take(&self.own, record, &seen, self.ttl)?.is_none() {
+                return Err(StoreError("another server changed it at the same time".into()));
+            }
+        }
+        let _ = store.release(); // if the store can't be reached, the lease ends by itself
+        Ok(())
     }
 
     fn unavailable(&self, error: &StoreError) -> ReplicationError {

@@ -26,6 +26,8 @@ struct SimLeaseState {
     is_all_away: bool,
     /// Keys of stores that get no answer to their next take of the lease.
     unanswered: BTreeSet<String>,
+    /// Keys of stores that can read it and give a lease back, but can't write.
+    unwritable: BTreeSet<String>,
 }
 
 struct HeldLease {
@@ -89,6 +91,15 @@ impl SimLeases {
         self.state().unanswered.insert(key.to_owned());
     }
 
+    /// Refuses what this key writes, as a store without space does. The key can still read, prolong its lease, and give it back.
+    pub fn set_unwritable(&self, key: &str, is_unwritable: bool) {
+        let mut state = self.state();
+        match is_unwritable {
+            true => state.unwritable.insert(key.to_owned()),
+            false => state.unwritable.remove(key),
+        };
+    }
+
     pub fn holder(&self) -> Option<Holder> {
         self.state().held.as_ref().map(|held| held.holder.clone())
     }
@@ -112,6 +123,14 @@ impl SimStore {
         let state = self.leases.state();
         match state.is_all_away || state.away.contains(&self.key) {
             true => Err(StoreError("it is out of reach".into())),
+            false => Ok(state),
+        }
+    }
+
+    fn reach_to_write(&self) -> Result<MutexGuard<'_, SimLeaseState>, StoreError> {
+        let state = self.reach()?;
+        match state.unwritable.contains(&self.key) {
+            true => Err(StoreError("it has no space".into())),
             false => Ok(state),
         }
     }
@@ -150,7 +169,7 @@ impl LeaseStore for SimStore {
         ttl: Duration,
     ) -> Result<Option<Duration>, StoreError> {
         let until_ns = self.until_ns(ttl);
-        let mut state = self.reach()?;
+        let mut state = self.reach_to_write()?;
         if seen(&state).versions != expected.versions {
             return Ok(None);
         }
@@ -183,7 +202,10 @@ impl LeaseStore for SimStore {
 
     fn record(&mut self, record: &SyncRecord) -> Result<bool, StoreError> {
         let (lease, written) = (self.lease, self.written);
-        let mut state = self.reach()?;
+        if self.leases.state().unwritable.contains(&self.key) {
+            self.written = 0; // as with etcd: after a failed request the version is unknown
+        }
+        let mut state = self.reach_to_write()?;
         let is_own = state.held.as_ref().is_some_and(|held| held.number == lease);
         if !is_own || state.record.as_ref().is_none_or(|(_, version)| *version != written) {
             return Ok(false);

@@ -15,6 +15,10 @@ pub trait DiskFilter: Send + Sync + 'static {
         disk.list()
     }
 
+    fn rename(&self, disk: &dyn Disk, from: &str, to: &str) -> Result<(), DiskError> {
+        disk.rename(from, to)
+    }
+
     fn sync_dir(&self, disk: &dyn Disk) -> Result<(), DiskError> {
         disk.sync_dir()
     }
@@ -73,7 +77,7 @@ impl Disk for FilteredDisk {
     }
 
     fn rename(&self, from: &str, to: &str) -> Result<(), DiskError> {
-        self.disk.rename(from, to)
+        self.filter.rename(&*self.disk, from, to)
     }
 
     fn remove(&self, name: &str) -> Result<(), DiskError> {

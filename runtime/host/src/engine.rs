@@ -6,7 +6,7 @@ use std::{
 };
 
 use reprise_abi::ABI_VERSION;
-use reprise_base::limits;
+use reprise_base::{Grant, MemoryKind, MemoryLedger, limits};
 use reprise_env::{Disk, DiskError};
 use sha2::{Digest, Sha256};
 use wasmtime::{Config, Enabled, Linker, OptLevel, PoolingAllocationConfig, WasmBacktraceDetails};
@@ -116,6 +116,8 @@ struct EngineInner {
     limits: Limits,
     /// The kept code, after `keep_code` was called.
     kept: OnceLock<KeptCode>,
+    /// The ledger in which compilations are counted, after `count_in` was called.
+    memory: OnceLock<Arc<MemoryLedger>>,
     /// The thread that compiles uploads.
     quiet: Quiet,
     /// False for `Engine::unmetered` alone.
@@ -167,6 +169,7 @@ impl Engine {
                 pooled: OnceLock::new(),
                 limits,
                 kept: OnceLock::new(),
+                memory: OnceLock::new(),
                 quiet: Quiet::default(),
                 is_metered,
             }),
@@ -185,6 +188,18 @@ impl Engine {
         let kept = KeptCode::open(disk, secret)?;
         assert!(self.inner.kept.set(kept).is_ok(), "code is kept in one place");
         Ok(())
+    }
+
+    /// Counts in `memory` what the compiler takes for modules that were in service before. A process with several databases counts in the
+    /// first one's.
+    pub fn count_in(&self, memory: &Arc<MemoryLedger>) {
+        self.inner.memory.get_or_init(|| memory.clone());
+    }
+
+    /// Counts what the compiler takes for as long as it works. It is never refused, because a module that was in service must load again.
+    pub(crate) fn take_compile_memory(&self, wasm_bytes: usize) -> Option<Grant> {
+        let modules = self.inner.memory.get()?.kind(MemoryKind::Modules);
+        Some(modules.take(wasm_bytes as u64 * limits::COMPILE_BYTES_EACH))
     }
 
     /// Deletes kept code that nothing has needed since the folder was opened.

@@ -114,6 +114,7 @@ impl CompiledModule {
     /// The `compile` variant for a module accepted earlier, which skips the bounds on the compiler's work. Those may be lowered, but a
     /// module that was in service must load again.
     pub fn compile_again(engine: &Engine, wasm: &[u8]) -> Result<Self, InvalidModule> {
+        let _compiling = engine.take_compile_memory(wasm.len());
         Self::make(engine, wasm, Strictness::Known, &StartTime::again())
     }
 

@@ -281,7 +281,7 @@ impl<P: Send + 'static> Flusher<P> {
         }
         let offset = block.place - self.segment_start + SEGMENT_HEADER_BYTES as u64;
         let (group_end, is_handed) = self.hand_over(&block);
-        let written = self.write_when_room(offset, &block.buffer);
+        let written = self.retry_while_full(|| self.segment.write_durable_at(offset, &block.buffer));
         written.map_err(|error| FailedWrite {
             error,
             begun: Some((offset, block.buffer.len())),
@@ -309,12 +309,12 @@ impl<P: Send + 'static> Flusher<P> {
         Ok(())
     }
 
-    /// Writes a block, and retries while the disk has no space for it: some file systems take space for each write. Meanwhile appends
-    /// are refused, but callers of this block keep waiting: it has its place, and standbys may have it.
-    fn write_when_room(&self, offset: u64, block: &[u8]) -> Result<(), DiskError> {
+    /// Does a write, and retries while the disk has no space for it: some file systems take space for each write. Meanwhile appends
+    /// are refused, but callers of the present block keep waiting: it has its place, and standbys may have it.
+    fn retry_while_full(&self, mut write: impl FnMut() -> Result<(), DiskError>) -> Result<(), DiskError> {
         let (shared, mut was_full) = (&*self.shared, false);
         loop {
-            let written = self.segment.write_durable_at(offset, block);
+            let written = write();
             let full = written.as_ref().err().filter(|error| error.kind == DiskErrorKind::Full);
             if full.is_none() && !was_full {
                 return written;
@@ -370,12 +370,23 @@ impl<P: Send + 'static> Flusher<P> {
     }
 
     /// Gives the spare file its place in the log. Each step is durable before the next. So a file with a segment's name has a whole header.
-    /// No block goes to a file that a crash could leave without a name.
+    /// No block goes to a file that a crash could leave without a name. A disk without space for a step gets all of them again.
     fn begin_segment(&mut self, spare: Spare, block: &FilledBlock) -> Result<(), DiskError> {
         let header = self.segment_header(block);
-        write_header(&*spare.file, &header)?;
-        self.shared.disk.rename(SPARE_NAME, &segment_name(header.place))?;
-        self.shared.disk.sync_dir()?;
+        let name = segment_name(header.place);
+        let mut is_renamed = false;
+        self.retry_while_full(|| {
+            let disk = &*self.shared.disk;
+            if is_renamed {
+                // A second sync alone may report success for a change that the first one failed to write: the directory changes again.
+                disk.rename(&name, SPARE_NAME)?;
+                is_renamed = false;
+            }
+            write_header(&*spare.file, &header)?;
+            disk.rename(SPARE_NAME, &name)?;
+            is_renamed = true;
+            disk.sync_dir()
+        })?;
         self.segment = spare.file;
         self.segment_start = header.place;
         self.shared.index.add_segment(&header);

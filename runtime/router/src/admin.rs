@@ -8,7 +8,7 @@ use std::{
 use reprise_abi::schema::{ModuleSchema, is_valid_name};
 use reprise_base::{
     Grant, Lsn, MemoryKind, TxnId,
-    limits::{MODULE_BYTES_MAX, QUARANTINED_MAX},
+    limits::{COMPILE_BYTES_EACH, MODULE_BYTES_MAX, QUARANTINED_MAX},
 };
 use reprise_log::Log;
 use reprise_observe::{Notice, NoticeKind};
@@ -92,9 +92,6 @@ pub enum DeployError {
     #[error("compilation needs about {bytes} bytes more than the limit of {max} leaves")]
     CompileMemory { bytes: u64, max: u64 },
 }
-
-/// Memory that the compiler takes for each byte of a module, about.
-const COMPILE_BYTES_EACH: u64 = 16;
 
 impl Router {
     /// Deploys as `deploy_with` does, with consent to destroy nothing.

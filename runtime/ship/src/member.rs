@@ -169,12 +169,27 @@ impl StandbyEntry {
 
     pub fn member(&self) -> SafetyMember {
         SafetyMember {
-            persisted: self.persisted,
+            persisted: self.counted_to(),
             sync: self.sync,
             is_connected: self.connection != 0,
             is_counted: self.is_counted,
             is_missing: self.heard_ns != 0 && (self.connection == 0 || self.is_silent),
             is_awaited: self.is_awaited,
+        }
+    }
+
+    /// True if the last comparison of its tables found a difference: it can't be promoted, so no write may count on it.
+    pub fn has_difference(&self) -> bool {
+        let compared = self.compared.as_ref();
+        compared.is_some_and(|compared| compared.difference.is_some())
+    }
+
+    /// Returns the end of the records for which a level may count on it. A standby with a difference still receives the log, but it counts as
+    /// one that was lost when the difference was found.
+    pub fn counted_to(&self) -> Lsn {
+        match self.has_difference() {
+            true => self.persisted.min(self.lacks_from),
+            false => self.persisted,
         }
     }
 
@@ -267,6 +282,24 @@ impl StandbyEntry {
                 false
             }
         }
+    }
+
+    /// Takes the result of a comparison. True: the standby was in sync, and leaves because its tables differ.
+    pub fn record_comparison(&mut self, compared: ComparedStatus) -> bool {
+        let is_new = compared.difference.is_some() && !self.has_difference();
+        self.compared = Some(compared);
+        if !is_new {
+            return false;
+        }
+        let was_in = self.sync == SyncState::In;
+        match self.sync {
+            SyncState::In => self.leave(),
+            SyncState::Leaving => {}
+            SyncState::Entering(_) | SyncState::Out => self.stay_out(),
+        }
+        // It has everything before this. Later records do not count (`counted_to`).
+        self.lacks_from = self.persisted;
+        was_in
     }
 
     /// Records that the standby may lack what the primary answers from now on.

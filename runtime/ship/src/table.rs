@@ -246,8 +246,9 @@ impl StandbyTable {
             standby.is_awaited = standby.heard_ns == 0 && now_ns < standby.awaited_until_ns;
             standby.is_silent = now_ns.saturating_sub(standby.heard_ns) > STANDBY_SILENT_NS;
             let is_behind = standby.connection != 0 && patience.is_some_and(|lsn| standby.persisted < lsn);
+            let may_enter = standby.is_streaming() && !standby.has_difference();
             match standby.sync {
-                SyncState::Out if standby.is_streaming() && enters.is_some_and(|lsn| standby.persisted >= lsn) => {
+                SyncState::Out if may_enter && enters.is_some_and(|lsn| standby.persisted >= lsn) => {
                     // The end of the answered records is not known yet.
                     standby.sync = SyncState::Entering(Lsn(u64::MAX));
                     is_entering = true;
@@ -400,7 +401,7 @@ impl StandbyTable {
             Some(Member {
                 name: Arc::clone(name),
                 from: held.or((standby.is_counted || standby.is_confirmed).then_some(standby.persisted))?,
-                persisted: standby.persisted,
+                persisted: standby.counted_to(),
                 is_in_sync: standby.sync == SyncState::In,
                 is_counted: standby.is_counted || standby.is_confirmed,
                 url: standby.url.clone(),
@@ -547,8 +548,14 @@ impl StandbyTable {
         self.with(name, connection, |standby| standby.release_before(persisted))?
     }
 
+    /// Records a comparison. A standby whose tables differ leaves the sync set: commits must not wait for one that can't be promoted.
     pub fn record_comparison(&self, name: &str, connection: u64, compared: ComparedStatus) {
-        self.with(name, connection, |standby| standby.compared = Some(compared));
+        let has_left = self.with(name, connection, |standby| standby.record_comparison(compared));
+        let mut state = self.lock();
+        if has_left == Some(true) {
+            state.record_leaving();
+        }
+        self.notify_callers(state);
     }
 
     pub fn is_any_leaving(&self) -> bool {

@@ -6,6 +6,7 @@ mod consent;
 mod counts;
 mod deployment_check;
 mod differences;
+mod exchanged_names;
 mod lineage;
 mod outline;
 mod summary;

@@ -23,6 +23,10 @@ pub trait Compiler: Send + Sync {
         self.compile(name, wasm, &StartTime::again())
     }
 
+    /// Counts in `memory` what `restore` and the code that it returns take to compile. The caller counts `compile` itself, because it may
+    /// refuse that.
+    fn count_in(&self, _memory: &Arc<MemoryLedger>) {}
+
     /// Keeps compiled code in `disk` for the next start. `secret` is the database's own. The caller does so once.
     fn keep_code(&self, _disk: Arc<dyn Disk>, _secret: &[u8]) -> Result<(), DiskError> {
         Ok(())
@@ -53,6 +57,10 @@ impl Compiler for Engine {
         };
         let code = WasmCode::new(self.clone(), wasm.clone(), compiled);
         Ok(candidate(name, wasm, hash_of(wasm), described, code))
+    }
+
+    fn count_in(&self, memory: &Arc<MemoryLedger>) {
+        Engine::count_in(self, memory);
     }
 
     fn keep_code(&self, disk: Arc<dyn Disk>, secret: &[u8]) -> Result<(), DiskError> {

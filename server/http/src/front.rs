@@ -24,6 +24,7 @@ use crate::{
     permits::Operation,
     refusal::Refusal,
     replication::{Staleness, wait_for_max_lag},
+    running_calls,
     state::AppState,
     texts::Room,
     trace::{RequestSpan, TraceContext},
@@ -154,7 +155,8 @@ async fn route_checked(
             .await
             .unwrap_or_else(IntoResponse::into_response);
     }
-    let (has_door, is_read, is_api) = (passes_door(path), method.is_safe(), path.starts_with("/v1/"));
+    let has_door = passes_door(path, request.uri().query());
+    let (is_read, is_api) = (method.is_safe(), path.starts_with("/v1/"));
     request.extensions_mut().insert(principal);
     let answer = async {
         match router.clone().oneshot(request).await {
@@ -197,18 +199,17 @@ async fn wait_until_fresh(
 
 /// Returns true for every path of the API whose answers may be long. Calls and streams of events have bounds of their own. Short answers wait
 /// neither for room nor for a place: an operator gets them whatever else clients ask for, and however slowly they read.
-fn passes_door(path: &str) -> bool {
+fn passes_door(path: &str, query: Option<&str>) -> bool {
     const OTHERS: [&str; 2] = [batch::PATH, "/v1/events"];
     let is_other = OTHERS.contains(&path) || path.starts_with(calls::PATH_PREFIX);
-    path.starts_with("/v1/") && !is_other && answer_bytes_max(path) > TEXT_BYTES_SURE
+    path.starts_with("/v1/") && !is_other && answer_bytes_max(path, query) > TEXT_BYTES_SURE
 }
 
 /// Returns how long the answers of a path of the API are at most: a page of stored data, unless something else bounds them. That is a number
-/// of standbys, of calls that run, or nothing that there are many of.
-fn answer_bytes_max(path: &str) -> u64 {
-    const SHORT: [&str; 7] = [
+/// of standbys, of calls that run (unless the query asks for many), or nothing that there are many of.
+fn answer_bytes_max(path: &str, query: Option<&str>) -> u64 {
+    const SHORT: [&str; 6] = [
         "/v1/status",
-        "/v1/calls",
         "/v1/replication",
         "/v1/replication/promote",
         "/v1/replication/step-down",
@@ -216,7 +217,10 @@ fn answer_bytes_max(path: &str) -> u64 {
         "/v1/replication/promise",
     ];
     const SHORT_UNDER: [&str; 2] = ["/v1/calls/", "/v1/replication/standbys/"];
-    let is_short = SHORT.contains(&path) || SHORT_UNDER.iter().any(|folder| path.starts_with(folder));
+    let is_short = match path {
+        running_calls::PATH => !running_calls::asks_for_many(query),
+        _ => SHORT.contains(&path) || SHORT_UNDER.iter().any(|folder| path.starts_with(folder)),
+    };
     if is_short { TEXT_BYTES_SURE } else { PAGE_BYTES_MAX }
 }
 
@@ -346,7 +350,7 @@ mod tests {
     fn every_path_of_the_api_passes_the_door_but_for_short_answers_and_those_with_own_bounds() {
         let openapi = docs::openapi();
         let paths = openapi.paths.paths.keys().filter(|path| path.starts_with("/v1/"));
-        let (through, beside): (Vec<_>, Vec<_>) = paths.partition(|path| passes_door(path));
+        let (through, beside): (Vec<_>, Vec<_>) = paths.partition(|path| passes_door(path, None));
         assert_eq!(
             beside,
             [
@@ -366,7 +370,13 @@ mod tests {
         );
         assert!(through.len() > 15, "{through:?}");
         for public in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/console/", "/"] {
-            assert!(!passes_door(public), "{public}");
+            assert!(!passes_door(public, None), "{public}");
+        }
+        for query in ["", "limit=1", "limit=100"] {
+            assert!(!passes_door("/v1/calls", Some(query)), "{query}");
+        }
+        for query in ["limit=101", "limit=1000", "limit=%31000", "limit=1&limit=1000", "x"] {
+            assert!(passes_door("/v1/calls", Some(query)), "{query}");
         }
     }
 }

@@ -1,6 +1,7 @@
 //! `/v1/calls`: what runs and waits now, and the end of one of it.
 
 use axum::{Json, extract::State};
+use reprise_abi::schema::NAME_BYTES_MAX;
 use reprise_api::{CallList, CallPhase, Problem, RunningCall, U64};
 use reprise_router::{CallInfo, CallStep as RouterPhase, Deployed};
 use serde::Deserialize;
@@ -8,15 +9,34 @@ use utoipa::IntoParams;
 
 use crate::{
     control::ControlOp,
-    front::{Params, PathName},
+    front::{Params, PathName, parse_digits},
+    limits::TEXT_BYTES_SURE,
     principal::Principal,
     refusal::Refusal,
     state::{AppState, Parts},
 };
 
+/// The path of the list.
+pub const PATH: &str = "/v1/calls";
+
 /// Calls that a page lists unless it is asked for more, and at most.
 const CALLS_LISTED: usize = 100;
 const CALLS_LISTED_MAX: usize = 1_000;
+/// Bytes of a listed call at most: two names, and some numbers and words.
+const CALL_BYTES_MAX: usize = 2 * NAME_BYTES_MAX + 300;
+
+// An operator gets the usual list whatever else clients ask for.
+const _: () = assert!((CALLS_LISTED + 1) * CALL_BYTES_MAX <= TEXT_BYTES_SURE as usize);
+
+/// True for a query whose list may be no short answer, because it may ask for more calls than are listed by default.
+pub fn asks_for_many(query: Option<&str>) -> bool {
+    let is_few = |part: &str| {
+        let limit = part.strip_prefix("limit=").and_then(parse_digits);
+        limit.is_some_and(|limit| limit <= CALLS_LISTED as u64)
+    };
+    let query = query.unwrap_or_default();
+    !query.is_empty() && (query.contains('&') || !is_few(query))
+}
 
 #[derive(Deserialize, IntoParams)]
 #[serde(deny_unknown_fields)]

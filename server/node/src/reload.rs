@@ -1,5 +1,5 @@
-//! SIGHUP: the server reads the configuration anew. It changes the settings that can change at run time, and names the others. A file with
-//! a mistake changes nothing.
+//! SIGHUP: the server reads the configuration and the certificate anew. It changes the settings that can change at run time, and names the
+//! others. A file with a mistake changes nothing.
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -78,17 +78,23 @@ impl Reloader {
             Ok(config) => config,
             Err(failure) => return say(Level::Warning, &format!("nothing changed: {failure}")),
         };
+        // The certificate's files are the last check. Behind it nothing fails, so a reload comes into force whole or not at all.
+        let has_new_certificate = match self.tls.as_ref().map_or(Ok(false), |tls| tls.reload()) {
+            Ok(is_new) => is_new,
+            Err(error) => {
+                let text = format!("nothing changed: the server keeps its certificate: {error}");
+                return say(Level::Warning, &text);
+            }
+        };
         let lines = self.apply(config.entries(), config.tokens.notes.clone());
         self.running.file.clone_from(&config.file);
         config.apply(database);
         state.set_auth(config.tokens.auth);
         lines.iter().for_each(|line| say(Level::Info, line));
-        // New connections get another certificate from now on.
-        match self.tls.as_ref().map(|tls| tls.reload()) {
-            Some(Ok(true)) => say(Level::Info, "new connections get the new certificate"),
-            Some(Err(error)) => say(Level::Warning, &format!("the server keeps its certificate: {error}")),
-            Some(Ok(false)) | None if lines.is_empty() => say(Level::Info, "no setting differs"),
-            Some(Ok(false)) | None => {}
+        match has_new_certificate {
+            true => say(Level::Info, "new connections get the new certificate"),
+            false if lines.is_empty() => say(Level::Info, "no setting differs"),
+            false => {}
         }
     }
 

@@ -284,6 +284,10 @@ fn a_standby_whose_row_was_harmed_stops_and_its_rows_are_read_only() {
         wait_until("it takes the log", || {
             service(&standby).own().expect("one").persisted > before
         });
+        // A standby that streams is in sync within this time, but no write may count on this one.
+        thread::sleep(Duration::from_millis(500));
+        assert_eq!(seen(&primary, "s1").and_then(|seen| seen.in_sync), Some(false));
+        assert_eq!(service(&standby).own().and_then(|own| own.in_sync), Some(false));
         close(standby);
         // Nor after a restart, as whatever it is opened.
         let dir = cluster.place("s1");

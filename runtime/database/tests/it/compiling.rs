@@ -13,6 +13,7 @@ use crate::{
     common::{Line, call_i64, close, config, digest_now, fill_bank, recovered, transfer, wasm},
     following::wait_until,
 };
+use reprise_base::{MemoryKind, limits::COMPILE_BYTES_EACH};
 use reprise_database::{AppendOutcome, Database, Environment};
 use reprise_host::{InvalidModule, StartTime};
 use reprise_test_crash::copy_dir;
@@ -84,4 +85,25 @@ fn standby_shows_records_before_a_deployment_while_it_compiles() {
     assert_eq!(router.replay_waits_for(), None);
     assert!(router.deployed().current.contains_key("voter"));
     assert_eq!(digest_now(&standby), digest_now(&primary));
+}
+
+/// A start compiles what is in service as a deployment does, and its memory is in the ledger.
+#[test]
+fn compilation_at_an_opening_is_counted_in_the_memory() {
+    let dirs = tempfile::tempdir().expect("a directory");
+    let place = dirs.path().join("one");
+    let database = recovered(config(&place, 2));
+    fill_bank(&database, ACCOUNTS);
+    close(database);
+    let database = recovered(config(&place, 2));
+    assert!(call_i64(&database, "bank", "balance", &[0]).is_ok());
+    let modules = database.router().memory().kind(MemoryKind::Modules);
+    let compiling = wasm("bank").len() as u64 * COMPILE_BYTES_EACH;
+    assert!(
+        modules.peak() >= compiling && modules.used() < compiling,
+        "{} of {compiling}, {} now",
+        modules.peak(),
+        modules.used()
+    );
+    close(database);
 }

@@ -384,6 +384,38 @@ fn answers_without_the_store(on_nvram: bool) {
     standby.close().expect("close");
 }
 
+/// Without the record, a lease that was given back would be taken by a standby that the record names, or by none.
+#[test]
+fn hand_over_keeps_the_lease_while_its_record_is_refused() {
+    for is_writable_later in [true, false] {
+        let cluster = Cluster::new(false);
+        let primary = prepared(&cluster);
+        let standbys = ["s1", "s2"].map(|name| cluster.standby_of(&primary, name));
+        wait_until("both are recorded", || cluster.in_sync() == ["s1", "s2"]);
+        let has_lease = || cluster.leases.holder().is_some_and(|holder| holder.name == "p");
+        cluster.leases.set_unwritable("p", true);
+        thread::scope(|scope| {
+            let stepping = scope.spawn(|| service(&primary).step_down("s1", None));
+            wait_until("it stepped down", || primary.router().role() == Role::Standby);
+            thread::sleep(Duration::from_millis(300));
+            assert!(has_lease(), "it gave the lease back without the record");
+            cluster.leases.set_unwritable("p", !is_writable_later);
+            stepping.join().expect("no panic").expect("it gave its place away");
+        });
+        if is_writable_later {
+            let record = cluster.leases.record().expect("there is one");
+            assert!(!has_lease());
+            assert!(record.primary == "s1" || record.in_sync == ["s1"], "{record:?}");
+        } else {
+            wait_until("the lease ends by itself", || !has_lease());
+        }
+        let leads = |database: &Arc<Database>| database.router().role() == Role::Primary;
+        wait_until("a standby takes over", || standbys.iter().any(leads));
+        standbys.into_iter().for_each(close);
+        close(primary);
+    }
+}
+
 #[test]
 fn server_that_may_not_have_the_lease_does_not_begin_as_the_primary() {
     [false, true].into_iter().for_each(begins_with_the_lease_alone);

@@ -315,6 +315,48 @@ fn tables_and_columns_are_renamed_with_their_rows() {
     check(&open(dir.path()));
 }
 
+/// A plan without a step would not say that nothing is exchanged.
+#[test]
+fn columns_that_exchange_their_names_are_refused() {
+    const TWO: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i64","nullable":false},
+        {"name":"c","type":"i64","nullable":false,"default":"0700000000000000"}"#;
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    router.deploy("a", &module(TWO, "", 24)).expect("deploy");
+    put(&database, "a", 1);
+    let named = |from: &str, name: &str, was: &str, columns: &str| {
+        let (from, to) = (
+            format!(r#""name":"{from}""#),
+            format!(r#""name":"{name}","was":"{was}""#),
+        );
+        columns.replacen(&from, &to, 1)
+    };
+    let exchanged = named("c", "c", "b", &named("b", "b", "c", TWO));
+    for _ in 0..2 {
+        let found = refused(&database, "a", &module(&exchanged, "", 24));
+        for what in [
+            "table a.t: column b: stored one of this name, declared was c",
+            "table a.t: column c: stored one of this name, declared was b",
+        ] {
+            assert!(found.contains(what), "{found}");
+        }
+    }
+    // The way on, by three deployments. Each may be repeated.
+    let first = named("b", "x", "b", TWO);
+    let second = named("c", "b", "c", &TWO.replacen(r#""name":"b""#, r#""name":"x""#, 1));
+    let third = named("b", "c", "x", &TWO.replacen(r#""name":"c""#, r#""name":"b""#, 1));
+    for columns in [first, second, third] {
+        for _ in 0..2 {
+            router.deploy("a", &module(&columns, "", 24)).expect("a rename");
+        }
+    }
+    let deployed = router.deployed();
+    let (_, table) = deployed.table("t").expect("as before");
+    let names: Vec<_> = table.columns.iter().map(|column| column.name.as_str()).collect();
+    assert_eq!(names, ["k", "c", "b"]);
+}
+
 #[test]
 fn a_call_for_a_replaced_version_is_told_so() {
     let dir = tempfile::tempdir().expect("a directory");

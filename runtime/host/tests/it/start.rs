@@ -7,7 +7,7 @@ use std::sync::{
 use crate::support::{MapOps, compile, description, faulted, module, returned, run};
 use reprise_base::{
     MemoryKind, MemoryLedger,
-    limits::{FUEL_SLICE, MEMORY_MAX_LIMIT},
+    limits::{COMPILE_BYTES_EACH, FUEL_SLICE, MEMORY_MAX_LIMIT},
 };
 use reprise_env::Clock;
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance, Limits, StartTime};
@@ -116,6 +116,19 @@ fn deployment_ends_what_does_not_start_or_describe_itself_in_time() {
     let clock = Arc::new(Seconds(AtomicU64::new(7)));
     assert!(CompiledModule::compile_within(&engine, &short, &StartTime::within(clock, 0)).is_ok());
     assert!(CompiledModule::compile_again(&engine, &short).is_ok());
+}
+
+#[test]
+fn compilation_of_a_known_module_is_counted_and_never_refused() {
+    let wasm = module(&format!(r#"(module (memory (export "memory") 1 1) {P})"#), &["p"]);
+    let memory = MemoryLedger::new(1);
+    memory.enforce();
+    let engine = Engine::new(Limits::default());
+    engine.count_in(&memory);
+    assert!(CompiledModule::compile_again(&engine, &wasm).is_ok());
+    let modules = memory.kind(MemoryKind::Modules);
+    let peak = wasm.len() as u64 * COMPILE_BYTES_EACH;
+    assert_eq!((modules.used(), modules.peak()), (0, peak));
 }
 
 #[test]

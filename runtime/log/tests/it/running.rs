@@ -358,6 +358,93 @@ fn a_disk_that_gets_full_inside_a_segment_loses_nothing_and_works_again() {
     );
 }
 
+/// The step of a new segment for which the disk has no space.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum SegmentStep {
+    Header,
+    Rename,
+    DirectorySync,
+}
+
+/// A disk that has no space for one step of a new segment, while told so.
+struct FullAtStep {
+    step: SegmentStep,
+    is_full: AtomicBool,
+}
+
+impl FullAtStep {
+    fn check(&self, step: SegmentStep) -> Result<(), DiskError> {
+        let is_refused = step == self.step && self.is_full.load(Ordering::Acquire);
+        let full = || DiskError::new("write", "a segment", DiskErrorKind::Full, "No space left on device");
+        is_refused.then(full).map_or(Ok(()), Err)
+    }
+}
+
+impl DiskFilter for FullAtStep {
+    fn rename(&self, disk: &dyn Disk, from: &str, to: &str) -> Result<(), DiskError> {
+        self.check(SegmentStep::Rename)?;
+        disk.rename(from, to)
+    }
+
+    fn sync_dir(&self, disk: &dyn Disk) -> Result<(), DiskError> {
+        self.check(SegmentStep::DirectorySync)?;
+        disk.sync_dir()
+    }
+
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        if offset == 0 {
+            self.check(SegmentStep::Header)?;
+        }
+        file.write_durable_at(offset, bytes)
+    }
+}
+
+/// Nothing of a new segment counts before its first block: the flusher tries each of its steps again, and needs no restart.
+#[test]
+fn disk_that_gets_full_where_a_segment_begins_loses_nothing_and_works_again() {
+    for step in [SegmentStep::Header, SegmentStep::Rename, SegmentStep::DirectorySync] {
+        let disk = SimDisk::new();
+        let filter = Arc::new(FullAtStep {
+            step,
+            is_full: AtomicBool::new(false),
+        });
+        let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), filter.clone()));
+        let outcomes = Arc::new(Mutex::new(Vec::new()));
+        let recorded = Arc::clone(&outcomes);
+        let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, word: String| {
+            recorded.lock().expect("test").push((outcome.is_ok(), word));
+        });
+        let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), complete).expect("open");
+        append(&log, &["a"]);
+        wait_prepared(&disk);
+        filter.is_full.store(true, Ordering::Release);
+        // More than is left in the first segment.
+        let taken = log.appender().append(&encode(&["b*9000"]), Some("b".into()));
+        taken.map_err(|refused| refused.0).expect("it has its place");
+        wait_until(|| log.refusal().is_some_and(|reason| reason.contains("No space left")));
+        let refused = log.appender().append(&encode(&["c"]), None).expect_err("no space").0;
+        let kind = UnavailableKind::Full;
+        assert!(
+            matches!(&refused, LogError::Unavailable { kind: found, .. } if *found == kind),
+            "{step:?}: {refused}"
+        );
+        assert!(log.trouble().is_some() && !log.is_stopped(), "{step:?}");
+        // More than one try fails.
+        thread::sleep(Duration::from_millis(1200));
+        assert!(!log.is_stopped(), "{step:?}");
+        assert_eq!(outcomes.lock().expect("test").len(), 1, "{step:?}: the caller waits");
+        filter.is_full.store(false, Ordering::Release);
+        wait_until(|| outcomes.lock().expect("test").contains(&(true, "b".to_owned())));
+        wait_until(|| log.refusal().is_none());
+        append(&log, &["d"]);
+        log.close().expect("close");
+        drop(log);
+        assert_eq!(words_on(&disk), ["a", "b*9000", "d"], "{step:?}");
+        let crashed = disk.crash(&CrashPolicy::LoseAll);
+        assert_eq!(words_on(&crashed), ["a", "b*9000", "d"], "{step:?}");
+    }
+}
+
 #[test]
 fn records_larger_than_a_buffer_and_a_segment_find_room() {
     let disk = SimDisk::new();

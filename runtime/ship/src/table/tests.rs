@@ -309,3 +309,92 @@ fn quorum_forgets_a_standby_once_enough_of_the_others_have_what_it_has() {
     around.end_leaving(9);
     assert_eq!(around.counted(), ["s1"]);
 }
+
+fn compared(lsn: u64, difference: Option<&str>) -> ComparedStatus {
+    ComparedStatus {
+        lsn: Lsn(lsn),
+        at_us: 1,
+        difference: difference.map(Into::into),
+    }
+}
+
+#[test]
+fn standby_is_out_of_sync_from_a_difference_until_an_equal_comparison() {
+    let mut around = Around::new(Safety::TwoSafe);
+    for (name, connection) in [("s1", 1), ("s2", 2)] {
+        around.begin(name, connection);
+        around.persist(name, connection, 7);
+    }
+    around.tick(7, 7);
+    around.keep();
+    around.table.record_comparison("s2", 2, compared(5, None));
+    assert!(around.is_told_in("s1", 1) && around.is_told_in("s2", 2));
+    around.table.record_comparison("s2", 2, compared(6, Some("a row")));
+    assert!(!around.is_told_in("s2", 2), "the standby is told");
+    assert_eq!(around.laggards("s1"), ["s2".into()], "so are the others");
+    around.persist("s1", 1, 9);
+    assert_eq!(
+        around.table.limit(),
+        Some(Lsn(7)),
+        "commits wait until the standby knows"
+    );
+    around.persist("s2", 2, 8);
+    around.end_leaving(9);
+    assert_eq!(around.table.limit(), Some(Lsn(9)), "they count on s1 alone");
+    // The standby still receives the log, and a connection does not change what was found.
+    around.table.end("s2", 2, "its connection was reset", false);
+    around.begin("s2", 3);
+    around.persist("s1", 1, 20);
+    around.persist("s2", 3, 20);
+    around.tick(20, 20);
+    around.keep();
+    assert!(!around.is_told_in("s2", 3));
+    assert!(
+        !around
+            .table
+            .expected()
+            .iter()
+            .any(|known| &*known.name == "s2" && known.is_in_sync)
+    );
+    // Its tables are equal again.
+    around.table.record_comparison("s2", 3, compared(19, None));
+    around.tick(20, 20);
+    around.persist("s2", 3, 20);
+    around.keep();
+    assert!(around.is_told_in("s2", 3));
+    // Another directory begins without the difference.
+    around.table.record_comparison("s2", 3, compared(20, Some("a row")));
+    around.end_leaving(20);
+    around.table.begin_files("s2", 3);
+    around.table.begin_log("s2", 3, Lsn(0));
+    around.table.set_state("s2", 3, StandbyStage::Streaming);
+    around.persist("s1", 1, 20);
+    around.persist("s2", 3, 20);
+    around.end_leaving(20);
+    around.tick(20, 20);
+    around.persist("s2", 3, 20);
+    around.keep();
+    assert!(around.is_told_in("s2", 3));
+}
+
+#[test]
+fn standby_with_a_difference_helps_no_write_at_quorum() {
+    let mut around = quorum_of_three();
+    around.table.record_comparison("s2", 2, compared(6, Some("a row")));
+    around.persist("s1", 1, 9);
+    around.persist("s2", 2, 9);
+    assert_eq!(around.table.limit(), Some(Lsn(7)), "two of three, and s3 has less");
+    around.tick(7, 9);
+    around.table.end_leaving(&[], u64::MAX);
+    around.persist("s3", 3, 9);
+    assert_eq!(around.table.limit(), Some(Lsn(9)));
+    assert!(around.table.check_level(Safety::Quorum).is_ok());
+    around.table.end("s3", 3, "gone", true);
+    around.tick(7, 9);
+    around.table.end_leaving(&[], u64::MAX);
+    assert!(
+        around.table.check_level(Safety::Quorum).is_err(),
+        "one of three is in sync"
+    );
+    assert_eq!(around.counted(), ["s1", "s2", "s3"], "it counts as one that is away");
+}

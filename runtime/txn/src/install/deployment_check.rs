@@ -17,6 +17,7 @@ use super::{
     Candidate, DeploymentRules,
     bind::bind_all,
     conflict,
+    exchanged_names::check_exchanged_names,
     lineage::{Origin, TableOrigins},
     outline::{DeclaredChange, Outline, RetiringSchema},
     put_table,
@@ -28,6 +29,7 @@ use crate::module::Deployed;
 pub fn outline(deployed: &Deployed, candidate: &Candidate, rules: DeploymentRules<'_>) -> Outline {
     let mut check = DeploymentCheck::new(deployed, &candidate.name, &candidate.hash, &candidate.schema, rules);
     check.check_counts();
+    check.check_names();
     check.take_all();
     check.finish(candidate)
 }
@@ -115,6 +117,14 @@ impl<'a> DeploymentCheck<'a> {
             let (most, found) = (format!("at most {DESCRIPTION_BYTES_MAX} bytes"), bytes.to_string());
             let way_on = "divide it into two modules, or shorten names";
             self.refuse(name, "description", &most, &found, way_on);
+        }
+    }
+
+    /// Refuses names that are exchanged. A description that was accepted once stays so, also for a rollback.
+    fn check_names(&mut self) {
+        if matches!(self.rules, DeploymentRules::Deployment(_)) && self.origins.is_none() {
+            self.conflicts
+                .extend(check_exchanged_names(self.name, &self.schema.tables));
         }
     }
 

@@ -348,6 +348,24 @@ fn archive_belongs_to_one_database_continues_at_its_end_and_is_no_data_directory
     assert!(matches!(gap, ArchiveError::Gap { .. }), "{gap}");
 }
 
+/// The path of a disk that is not mounted would otherwise fill the disk below it.
+#[test]
+fn archive_below_missing_directory_is_refused_and_makes_nothing() {
+    let Dirs { root, data, .. } = dirs();
+    let mount = root.path().join("mount");
+    let archive = mount.join("archive");
+    let refused = open_with(&data, &archive, None).err().expect("refused").to_string();
+    assert!(
+        refused.contains(&format!("{} is missing: mount its disk", mount.display())),
+        "{refused}"
+    );
+    assert!(!mount.exists());
+    fs::create_dir(&mount).expect("mounted");
+    let database = open_with(&data, &archive, None).expect("an archive");
+    assert!(archive.is_dir());
+    close(database);
+}
+
 /// A tree whose files take nothing while they hang, as those of a network disk whose server is gone.
 struct HangingTree(RealTree, Arc<Hanging>);
 

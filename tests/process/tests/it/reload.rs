@@ -8,10 +8,10 @@ use reprise_test_http::probe;
 use serde_json::json;
 
 /// Tokens `one` and `two`, by their digests.
-const ONE: &str = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed";
-const TWO: &str = "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3";
+pub const ONE: &str = "7692c3ad3540bb803c020b3aee66cd8887123234ea0c6e7143c0add73ff431ed";
+pub const TWO: &str = "3fc4ccfe745870e2c0d99f71f30ff0656c8dedd41cc1d7d3d376b0dbe685e2f3";
 
-fn token(name: &str, role: &str, sha256: &str) -> String {
+pub fn token(name: &str, role: &str, sha256: &str) -> String {
     format!("[[tokens]]\nname = \"{name}\"\nrole = \"{role}\"\nsha256 = \"{sha256}\"\n")
 }
 

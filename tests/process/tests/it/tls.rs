@@ -17,6 +17,8 @@ use reprise_client::{Client, ClientError};
 use reprise_test_crash::{Etcd, Launch, Server, Spawned, free_address, has_etcd, procedure_wasm, run_verb, skip};
 use serde_json::{Value, json};
 
+use crate::reload::{ONE, TWO, token};
+
 /// A wait that ends only by a mistake.
 const PATIENCE: Duration = Duration::from_secs(60);
 
@@ -210,6 +212,35 @@ fn a_certificate_is_exchanged_while_the_server_runs_and_wrong_files_change_nothi
     fs::write(certificate.path("cert.pem"), "-----BEGIN CERTIFICATE-----\nAAAA\n")?;
     server.process().signal(libc::SIGHUP)?;
     server.wait_said("cert.pem: is no PEM file: the line `-----END CERTIFICATE-----` is missing")?;
+    Ok(())
+}
+
+/// A reload comes into force whole, or not at all.
+#[test]
+fn reload_with_wrong_certificate_changes_no_token() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let certificate = Certificate::new(&dir.path().join("tls"))?;
+    let data = dir.path().join("data");
+    fs::create_dir_all(&data)?;
+    let config = data.join("reprise.toml");
+    fs::write(&config, token("first", "admin", ONE))?;
+    let mut server = certificate.serve(&data, &[])?;
+    let trusted = fs::read(certificate.path("cert.pem"))?;
+    let as_one = Client::trusting(&url(&server), Some("one"), Some(&trusted))?;
+    let as_two = Client::trusting(&url(&server), Some("two"), Some(&trusted))?;
+    as_one.status()?;
+    fs::write(&config, token("second", "read", TWO))?;
+    let key = fs::read(certificate.path("key.pem"))?;
+    fs::write(certificate.path("key.pem"), "no key")?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("nothing changed: the server keeps its certificate: ")?;
+    as_one.status().context("the token is still valid")?;
+    ensure!(as_two.status().is_err(), "the token came into force");
+    fs::write(certificate.path("key.pem"), key)?;
+    server.process().signal(libc::SIGHUP)?;
+    server.wait_said("token second (read) is now valid")?;
+    as_two.status()?;
+    ensure!(as_one.status().is_err(), "it was withdrawn");
     Ok(())
 }
 
