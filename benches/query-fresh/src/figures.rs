@@ -10,7 +10,7 @@ use crate::{
     flush::{self, FLUSHES},
     quota::Quotas,
     replay,
-    ways::{Measured, Offered, Run, Sample, StandbyLog, Way},
+    ways::{LEGEND, Measured, Offered, Run, Sample, StandbyLog, Way},
 };
 
 /// How the figures are measured.
@@ -36,17 +36,6 @@ pub struct Settings {
 /// A series, and the run of one of its points.
 pub(crate) type Pointed<'a> = (String, usize, Run<'a>);
 
-/// Series that are the server's own way, or the paper's. In the paper, pipelined replay fills arrays.
-const WAYS: [(&str, &str); 7] = [
-    ("query-fresh", "server"),
-    ("query-fresh-reads", "server"),
-    ("pipelined", "server"),
-    ("full-instantiation", "server"),
-    ("async", "server"),
-    ("logical", "server"),
-    ("replay-arrays", "paper"),
-];
-
 /// Seconds that are one point of figure 7.
 const STEP_S: f64 = 0.1;
 
@@ -55,11 +44,10 @@ const ALONE: &str = "0 standbys: the primary by itself, with the same form of lo
 
 impl Settings {
     pub(crate) fn chart(&self, name: &str, title: &str, (x, y): (&'static str, &'static str), notes: &[&str]) -> Chart {
-        Chart {
-            notes: notes.iter().map(|note| (*note).to_owned()).collect(),
-            ways: &WAYS,
-            ..Chart::new(format!("query-fresh-{name}"), title, [x, y], &self.conditions)
-        }
+        let mut chart = Chart::new(format!("query-fresh-{name}"), title, [x, y], &self.conditions);
+        chart.notes = notes.iter().map(|note| (*note).to_owned()).collect();
+        chart.ways = &LEGEND;
+        chart
     }
 
     pub(crate) fn sites_max(&self) -> u16 {

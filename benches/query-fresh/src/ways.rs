@@ -31,6 +31,16 @@ use crate::{
 const SAMPLE: Duration = Duration::from_millis(20);
 const NVRAM_BYTES: u64 = 256 << 20;
 const HOLD_BYTES_MAX: u64 = 16 << 30;
+/// Series whose way is the server's own, or the paper's. In the paper, pipelined replay fills arrays.
+pub const LEGEND: [(&str, &str); 7] = [
+    ("query-fresh", "server"),
+    ("query-fresh-reads", "server"),
+    ("pipelined", "server"),
+    ("full-instantiation", "server"),
+    ("async", "server"),
+    ("logical", "server"),
+    ("replay-arrays", "paper"),
+];
 
 /// How a primary's log reaches its standbys, and what they make of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -3,7 +3,7 @@
 //! Does not: run anything, store anything, depend on anything; `no_std` so that guests compile it too.
 //! Invariants: all integers are little-endian except in keys; every encoding has exactly one valid form.
 //! Called by: `procedure` (guest side); `host`, `wire`, `storage`, `txn`, `partition`, `recovery`, `router`, `database`,
-//! `codec`, `http`, `node` (host side).
+//! `codec`, `http`, `node` (host side), `fuel`.
 #![no_std]
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

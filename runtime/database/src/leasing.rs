@@ -575,16 +575,14 @@ impl LeaseManager {
 
     fn release_lease(&self) {
         self.end_holding();
-        // If the store can't be reached, the lease ends by itself.
-        let _ = self.store().release();
+        let _ = self.store().release(); // if the store can't be reached, the lease ends by itself
     }
 
     /// Gives the lease, and the right to it, to a standby that has everything. If the store refuses the record, this server tries again while
     /// it could have answered writes. After that it leaves the lease to end by itself.
     pub fn hand_over(&self, successor: &str) {
         let record = self.record_of(vec![successor.to_owned()]);
-        let time_ns = self.clock.left_ns().min(HAND_OVER_RECORD_MAX.as_nanos() as u64);
-        let until_ns = self.now_ns() + time_ns;
+        let until_ns = self.now_ns() + self.clock.left_ns().min(HAND_OVER_RECORD_MAX.as_nanos() as u64);
         self.end_holding();
         while let Err(error) = self.try_hand_over(&record) {
             self.shared.threads.sleep(REST);
@@ -609,8 +607,7 @@ impl LeaseManager {
             if !may_take_again(&seen, &self.own) {
                 return Ok(()); // the lease was over, and another server has led since
             }
-            let is_there = seen.record.as_ref() == Some(record);
-            if !is_there && store.take(&self.own, record, &seen, self.ttl)?.is_none() {
+            if seen.record.as_ref() != Some(record) && store.take(&self.own, record, &seen, self.ttl)?.is_none() {
                 return Err(StoreError("another server changed it at the same time".into()));
             }
         }

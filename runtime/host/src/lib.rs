@@ -3,7 +3,7 @@
 //! Does not: know storage, transactions or the log; rows go through `reprise_abi::HostOps`.
 //! Invariants: no guest state survives a call; the same call on the same rows has the same result on every machine with the same
 //! `Engine::settings_hash`; nothing that a guest or an uploader sends panics or leaves its memory.
-//! Called by: `txn` (calls), `recovery`, `database` (modules), `node` (listing), the benchmarks' driver.
+//! Called by: `txn` (calls), `recovery`, `database` (modules), `node` (listing), `fuel` (tests of modules), the benchmarks' driver.
 
 // Unit tests use the integration tests' helpers by this name.
 #[cfg(test)]

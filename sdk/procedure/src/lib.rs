@@ -2,7 +2,7 @@
 //! Owns: the guest's half of the contract in `reprise-abi`, for wasm and natively over a `HostOps`.
 //! Does not: store, log, route or meter anything; that is the host's half.
 //! Invariants: a procedure behaves the same in wasm and natively; a point read or write allocates nothing.
-//! Called by: guest crates (`procedures/*`), the driver's native mode, tests.
+//! Called by: guest crates (`procedures/*`), `fuel`, the driver's native mode, tests.
 //!
 //! ```
 //! use reprise_procedure::prelude::*;

@@ -52,7 +52,7 @@ pub fn run(client: &Client, query: LogQuery, follow: bool, output: Output) -> Ve
     go_on(client, coming, progress, output)
 }
 
-/// What a follower has printed until now.
+/// The state of a follower: what it has printed.
 struct FollowProgress {
     has_found: bool,
     /// True once a note said that the search leaves out transactions. A note at each poll would hide the records.

@@ -67,7 +67,7 @@ fn log_row(table: &str) -> Option<String> {
     };
     let of_none = rate("command")? / rate("none")?;
     Some(format!(
-        "| TPC-C's full mix with the command log, of its rate without a log | {of_none:.2} x |\n"
+        "| TPC-C's full mix on both processors with the command log, of its rate without a log | {of_none:.2} x |\n"
     ))
 }
 
