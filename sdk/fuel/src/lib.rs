@@ -106,16 +106,16 @@ mod tests {
     #[test]
     fn call_that_burns_too_much_ends_and_leaves_nothing() {
         let limits = Limits {
-            fuel_max: 200,
+            fuel_max: 16_384,
             ..Limits::default()
         };
         let mut db = TestDb::new(&bank::MODULE).with_guest(wasm(limits));
-        for account in 0..200 {
+        for account in 0..4_000 {
             assert_eq!(open::call(&mut db, account, 1), Ok(()));
         }
-        let ended = total::call(&mut db).expect_err("200 rows");
-        assert_eq!(ended, TestError::Fault("limit fuel of 200 reached".to_owned()));
-        assert!(db.fuel() >= 200);
+        let ended = total::call(&mut db).expect_err("4,000 rows");
+        assert_eq!(ended, TestError::Fault("limit fuel of 16384 reached".to_owned()));
+        assert!(db.fuel() >= 16_384);
         assert_eq!(balance::call(&mut db, 1).map(|found| found.balance), Ok(1));
     }
 

@@ -415,7 +415,7 @@ fn disk_that_gets_full_where_a_segment_begins_loses_nothing_and_works_again() {
             recorded.lock().expect("test").push((outcome.is_ok(), word));
         });
         let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), complete).expect("open");
-        append(&log, &["a"]);
+        append(&log, &["a*9000"]);
         wait_prepared(&disk);
         filter.is_full.store(true, Ordering::Release);
         // More than is left in the first segment.
@@ -439,9 +439,9 @@ fn disk_that_gets_full_where_a_segment_begins_loses_nothing_and_works_again() {
         append(&log, &["d"]);
         log.close().expect("close");
         drop(log);
-        assert_eq!(words_on(&disk), ["a", "b*9000", "d"], "{step:?}");
+        assert_eq!(words_on(&disk), ["a*9000", "b*9000", "d"], "{step:?}");
         let crashed = disk.crash(&CrashPolicy::LoseAll);
-        assert_eq!(words_on(&crashed), ["a", "b*9000", "d"], "{step:?}");
+        assert_eq!(words_on(&crashed), ["a*9000", "b*9000", "d"], "{step:?}");
     }
 }
 
