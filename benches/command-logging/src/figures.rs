@@ -1,9 +1,11 @@
 //! The figures of "Rethinking Main Memory OLTP Recovery", drawn anew with what was measured here, beside the paper's reading.
 
+mod tables;
+
 use std::{fmt::Write as _, path::PathBuf};
 
 use anyhow::{Context, Result};
-use reprise_bench_figures::{Chart, Claim, Point, bounds};
+use reprise_bench_figures::{Chart, Claim, Drawing, Point, bounds};
 use reprise_database::LogPolicy;
 use reprise_driver::Report;
 
@@ -24,29 +26,29 @@ pub struct Settings {
 pub struct Figure {
     /// The names that `--figure` takes, in the order of the charts.
     pub names: &'static [&'static str],
-    pub measure: fn(&Settings) -> Result<Vec<Chart>>,
+    pub measure: fn(&Settings) -> Result<Vec<Drawing>>,
 }
 
 pub const FIGURES: [Figure; 7] = [
     Figure {
         names: &["3", "4"],
-        measure: |settings| settings.by_load("voter", ["3", "4"]),
+        measure: |settings| settings.by_load("voter", ["3", "4"]).map(lines),
     },
     Figure {
         names: &["5"],
-        measure: |settings| settings.replay("voter", "5"),
+        measure: |settings| settings.replay("voter", "5").map(lines),
     },
     Figure {
         names: &["6", "7"],
-        measure: |settings| settings.by_load("tpcc", ["6", "7"]),
+        measure: |settings| settings.by_load("tpcc", ["6", "7"]).map(lines),
     },
     Figure {
         names: &["8"],
-        measure: |settings| settings.replay("tpcc", "8"),
+        measure: |settings| settings.replay("tpcc", "8").map(lines),
     },
     Figure {
         names: &["9", "11"],
-        measure: Settings::by_distribution,
+        measure: |settings| settings.by_distribution().map(lines),
     },
     Figure {
         names: &["bytes"],
@@ -67,15 +69,16 @@ const LIGHT: f64 = 0.6;
 const REMOTE: [u8; 7] = [0, 1, 5, 10, 25, 50, 100];
 const REMOTE_SHORT: [u8; 2] = [0, 100];
 
-/// Bytes that the device gets of each record when records are cut.
-const CUT_BYTES: usize = 100;
-
 const GROUPS: &str = "Group commit as the server has it: the next write to the log begins when the last one ended. The paper waits 5 ms.";
 const QUEUE: &str = "At most 5,000 calls wait, as in the paper; the server refuses others at once.";
 
 /// The paper's name of a workload.
 fn title_of(workload: &str) -> &'static str {
     if workload == "voter" { "Voter" } else { "TPC-C" }
+}
+
+fn lines(charts: Vec<Chart>) -> Vec<Drawing> {
+    charts.into_iter().map(Drawing::Lines).collect()
 }
 
 fn claim(text: &'static str, paper: [f64; 2], ours: Option<(f64, f64)>) -> Claim {
@@ -341,89 +344,6 @@ impl Settings {
             claim("replay, none distributed, times", [0.67, 0.67], replay),
         ];
         Ok(chart)
-    }
-
-    /// Bytes of the log for each transaction: the table that the paper has as text.
-    fn bytes(&self) -> Result<Vec<Chart>> {
-        let (mut runs, mut names) = (Vec::new(), Vec::new());
-        for workload in ["voter", "tpcc"] {
-            for (log_name, log) in LOGS.into_iter().skip(1) {
-                names.push((title_of(workload), log_name));
-                runs.push(self.run(workload, log, 1));
-            }
-        }
-        let reports = self.measure(&runs)?;
-        let notes = [
-            "1: Voter; 2: TPC-C, the mean of the full mix, in which each fifth call writes nothing or little.",
-            "Records with their headers, from the first of the measured window to its last.",
-        ];
-        let title = "Section V-C3: bytes of the log for each committed transaction";
-        let mut chart = self.chart("bytes", title, ["workload", "bytes"], &notes);
-        for ((workload, log), reports) in names.iter().zip(&reports) {
-            let x = if *workload == "Voter" { 1.0 } else { 2.0 };
-            let bytes = reports
-                .iter()
-                .map(|report| report.log_bytes as f64 / report.committed.max(1) as f64);
-            chart.points.push(Point::of(log, x, bytes));
-        }
-        let of = |log: &str, x: f64| {
-            let points = chart.points.iter().filter(|point| point.series == log && point.x == x);
-            bounds(points.map(Point::median))
-        };
-        chart.paper = vec![
-            claim("Voter, command, bytes", [55.0, 55.0], of("command", 1.0)),
-            claim("Voter, physiological, bytes", [81.0, 81.0], of("physiological", 1.0)),
-            claim("TPC-C, command, bytes", [50.0, 170.0], of("command", 2.0)),
-            chart.claim(
-                "TPC-C, physiological to command, times",
-                (10.0, 10.0),
-                ("physiological", "command"),
-                &|x| x == 2.0,
-            ),
-        ];
-        Ok(vec![chart])
-    }
-}
-
-impl Settings {
-    /// The physiological log whose device gets at most 100 bytes of each record: the experiment that the paper has as text.
-    fn cut(&self) -> Result<Vec<Chart>> {
-        let of = |name: &'static str, log: LogPolicy, record_bytes_max: Option<usize>| {
-            let run = Run {
-                record_bytes_max,
-                ..self.run("tpcc", log, 1)
-            };
-            (name, run)
-        };
-        let series = [
-            of("command", LogPolicy::Command, None),
-            of("physiological", LogPolicy::Physiological, None),
-            of("physiological-cut", LogPolicy::Physiological, Some(CUT_BYTES)),
-        ];
-        let runs: Vec<_> = series.iter().map(|(_, run)| run.clone()).collect();
-        let reports = self.measure(&runs)?;
-        let notes = [
-            "TPC-C's full mix in a closed loop without a generator. One partition on one engine thread.",
-            "physiological-cut: of each transaction's record the device gets 100 bytes. Such a log can't be read.",
-        ];
-        let title = "Section V-C4: throughput with the physiological log, whole and cut";
-        let mut chart = self.chart("cut", title, ["one partition", "transactions a second"], &notes);
-        for ((name, _), reports) in series.iter().zip(&reports) {
-            chart
-                .points
-                .push(Point::of(name, 1.0, reports.iter().map(|report| report.txn_per_s)));
-        }
-        let whole = ("physiological-cut", "physiological");
-        chart.paper = vec![
-            chart.claim("cut to whole, times", (1.01, 1.01), whole, &|_| true),
-            chart.claim(
-                "command to cut, times",
-                (1.5, 1.5),
-                ("command", "physiological-cut"),
-                &|_| true,
-            ),
-        ];
-        Ok(vec![chart])
     }
 }
 

@@ -65,8 +65,11 @@ impl FigureProgram {
         );
         assert!(svg.contains(self.drawn) && !svg.contains("NaN"), "{svg}");
         for series in series {
-            let line = csv.lines().find_map(|line| line.strip_prefix(&format!("{series},")));
-            let median = line.and_then(|line| line.split(',').nth(1)?.parse::<f64>().ok());
+            // The name stands first in a line of a chart, and behind the group's in a row of a table.
+            let line = csv
+                .lines()
+                .find(|line| line.split(',').take(2).any(|name| name == *series));
+            let median = line.and_then(|line| line.split(',').nth(2)?.parse::<f64>().ok());
             let is_there = median.is_some_and(|median| median > 0.0 || self.may_be_zero && median == 0.0);
             assert!(is_there, "{series}: {csv}");
         }

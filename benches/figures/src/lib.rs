@@ -18,6 +18,25 @@ use anyhow::{Context, Result};
 pub use chart::{Chart, Claim, Point, bounds, median, wrapped};
 pub use table::{Table, TableClaim, TableGroup, TableRow};
 
+/// A figure, or a part of one.
+pub enum Drawing {
+    Lines(Chart),
+    Bars(Table),
+}
+
+impl Drawing {
+    /// Writes NAME.csv and NAME.svg, as `write_files` does.
+    ///
+    /// # Errors
+    /// A file cannot be written.
+    pub fn write(&self, out: &Path) -> Result<()> {
+        match self {
+            Self::Lines(chart) => chart.write(out),
+            Self::Bars(table) => table.write(out),
+        }
+    }
+}
+
 /// Writes NAME.csv and NAME.svg into a folder, which is made, and says where they are.
 ///
 /// # Errors

@@ -6,7 +6,7 @@ use std::{
 };
 
 use anyhow::Result;
-use reprise_bench_figures::{Chart, Claim, Point, Table, TableClaim, TableGroup, TableRow};
+use reprise_bench_figures::{Chart, Claim, Drawing, Point, Table, TableClaim, TableGroup, TableRow};
 use reprise_nvram::FlushPolicy;
 
 use crate::{
@@ -31,21 +31,6 @@ pub struct Settings {
     pub branches: Option<u32>,
     pub prices: Prices,
     pub conditions: String,
-}
-
-/// A figure, or a part of one.
-pub enum Drawing {
-    Lines(Chart),
-    Bars(Table),
-}
-
-impl Drawing {
-    pub fn write(&self, out: &Path) -> Result<()> {
-        match self {
-            Self::Lines(chart) => chart.write(out),
-            Self::Bars(table) => table.write(out),
-        }
-    }
 }
 
 const REGION_BYTES: u64 = 256 << 20;
