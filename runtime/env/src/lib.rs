@@ -7,6 +7,7 @@
 #![deny(missing_docs)]
 
 mod aligned;
+mod allocator;
 mod clock;
 mod descriptors;
 mod disk;
@@ -26,6 +27,7 @@ mod tcp;
 mod threads;
 
 pub use aligned::{AlignedBuf, DIRECT_ALIGN_BYTES};
+pub use allocator::bound_arenas;
 pub use clock::{Clock, RealClock};
 pub use descriptors::{ignore_signals, raise_descriptor_limit};
 pub use disk::{Disk, DiskError, DiskErrorKind, DiskFile, DiskLock};

@@ -58,6 +58,7 @@ use crate::{
 };
 
 fn main() -> ExitCode {
+    reprise_env::bound_arenas();
     quiet_library_backtraces();
     let matches = Cli::command().get_matches();
     let cli = match Cli::from_arg_matches(&matches) {

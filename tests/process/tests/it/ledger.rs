@@ -17,7 +17,7 @@ use reprise_test_crash::{Connection, Launch, Server, skip};
 /// With this limit, requests and texts of answers may take 32 MiB each, and kept instances 13 MiB.
 const MEMORY_MAX: &str = "256MiB";
 /// Growth that no ledger can count. Pages of the program become resident when they first run. New threads have stacks. The allocator keeps
-/// freed memory in an arena for each of some threads. Most scripts below once took 100 MiB or more beside the ledger.
+/// freed memory in an arena for each processor. Most scripts below once took 100 MiB or more beside the ledger.
 const FLOOR_BYTES: u64 = 48 << 20;
 /// Time for the server to do what the script asked of it.
 const SETTLE: Duration = Duration::from_millis(1_500);
