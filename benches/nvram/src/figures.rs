@@ -1,9 +1,6 @@
 //! The figures of NV-Logging that tell how a log in NVRAM does, drawn anew with what was measured here, beside the paper's reading.
 
-use std::{
-    path::{Path, PathBuf},
-    time::Duration,
-};
+use std::{path::PathBuf, time::Duration};
 
 use anyhow::Result;
 use reprise_bench_figures::{Chart, Claim, Drawing, Point, Table, TableClaim, TableGroup, TableRow};

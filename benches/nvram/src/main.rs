@@ -18,8 +18,9 @@ use std::path::{Path, PathBuf};
 
 use anyhow::Result;
 use clap::Parser;
-use figures::{Drawing, Settings};
+use figures::Settings;
 use prices::Prices;
+use reprise_bench_figures::Drawing;
 use reprise_bench_figures::program::{FigureArgs, growing_sites, in_folder};
 
 /// Draws NV-Logging's figures with measurements of this machine

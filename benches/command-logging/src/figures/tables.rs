@@ -1,4 +1,4 @@
-//! What the paper of command logging has as text: tables of ours.
+//! Tables of what the paper of command logging has as text.
 
 use anyhow::Result;
 use reprise_bench_figures::{Drawing, Table, TableClaim, TableGroup, TableRow};
