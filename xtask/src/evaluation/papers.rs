@@ -120,8 +120,8 @@ const COMMAND_LOGGING: Paper = Paper {
                 figure(
                     "4",
                     "Latency is 5 to 7 ms by the group commit. The physiological log adds 15 %.",
-                    "Our server does not wait 5 ms for a group, so a call without a log is answered in microseconds, and one with a log after a write \
-                     of the disk. Beyond saturation the latency is that of 5,000 waiting calls.",
+                    "Our server does not wait 5 ms for a group. It answers a call without a log in microseconds, and one with a log after a write \
+                     to the disk. Beyond saturation the latency is that of 5,000 waiting calls.",
                 ),
             ],
             length: COMMAND_LENGTH,
