@@ -1,8 +1,8 @@
 //! The allocator of the C library: how many arenas it makes.
 
-/// Bounds the arenas by the number of processors, at least two. The library would make eight for each, and keeps in each of them what any of
-/// its threads freed: the resident size would grow by tens of megabytes that no ledger can count. Call it before threads start. A bound in
-/// the environment (`MALLOC_ARENA_MAX`) stays.
+/// Bounds the arenas by the number of processors, at least two. The library would make eight for each processor. Each arena keeps memory that
+/// its threads freed, tens of megabytes in all, which no ledger can count. The caller does so before threads start. A bound in the
+/// environment (`MALLOC_ARENA_MAX`) stays.
 #[allow(unsafe_code)]
 pub fn bound_arenas() {
     #[cfg(all(target_os = "linux", target_env = "gnu"))]

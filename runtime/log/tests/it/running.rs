@@ -285,6 +285,18 @@ fn a_full_disk_refuses_loses_nothing_and_works_again() {
     assert_eq!(words_on(&disk), words);
 }
 
+/// Opens a log on a disk with a filter. Returns it with the outcomes that its callers got: whether it committed, and the word.
+fn open_filtered(disk: &SimDisk, filter: Arc<dyn DiskFilter>) -> (Log<String>, Arc<Mutex<Vec<(bool, String)>>>) {
+    let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), filter));
+    let outcomes = Arc::new(Mutex::new(Vec::new()));
+    let recorded = Arc::clone(&outcomes);
+    let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, word: String| {
+        recorded.lock().expect("test").push((outcome.is_ok(), word));
+    });
+    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), complete).expect("open");
+    (log, outcomes)
+}
+
 /// A disk that has space for no block, while told so: as a file system that takes new space for each write.
 #[derive(Default)]
 struct FullBlocks(AtomicBool);
@@ -306,13 +318,7 @@ impl DiskFilter for FullBlocks {
 #[test]
 fn a_disk_that_gets_full_inside_a_segment_loses_nothing_and_works_again() {
     let (disk, full) = (SimDisk::new(), Arc::new(FullBlocks::default()));
-    let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), full.clone()));
-    let told = Arc::new(Mutex::new(Vec::new()));
-    let teller = Arc::clone(&told);
-    let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, word: String| {
-        teller.lock().expect("test").push((outcome.is_ok(), word));
-    });
-    let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), complete).expect("open");
+    let (log, told) = open_filtered(&disk, full.clone());
     append(&log, &["a"]);
     wait_prepared(&disk);
     full.0.store(true, Ordering::Release);
@@ -408,13 +414,7 @@ fn disk_that_gets_full_where_a_segment_begins_loses_nothing_and_works_again() {
             step,
             is_full: AtomicBool::new(false),
         });
-        let filtered = Arc::new(FilteredDisk::new(Arc::new(disk.clone()), filter.clone()));
-        let outcomes = Arc::new(Mutex::new(Vec::new()));
-        let recorded = Arc::clone(&outcomes);
-        let complete = Box::new(move |_: Lsn, outcome: Result<(), &LogError>, word: String| {
-            recorded.lock().expect("test").push((outcome.is_ok(), word));
-        });
-        let (log, _) = Log::open(filtered, Arc::new(RealClock::new()), config(), complete).expect("open");
+        let (log, outcomes) = open_filtered(&disk, filter.clone());
         append(&log, &["a*9000"]);
         wait_prepared(&disk);
         filter.is_full.store(true, Ordering::Release);

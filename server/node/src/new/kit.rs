@@ -40,7 +40,7 @@ macro_rules! kit_crate {
     }};
 }
 
-/// The crates that a module needs, and behind them those that run its tests as wasm (`fuel`).
+/// The crates that a module needs, then `fuel` with the crates of the engine, which run a module's tests as wasm.
 const CRATES: [KitCrate; 9] = [
     kit_crate!("abi", "../../runtime/abi/src", "../../../../runtime/abi/Cargo.toml"),
     kit_crate!(

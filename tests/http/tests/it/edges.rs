@@ -376,7 +376,7 @@ fn fuel_of(server: &Server) -> u64 {
     let metrics = server.get("/metrics").text();
     let mut lines = metrics.lines();
     let fuel = lines.find_map(|line| line.strip_prefix("reprise_fuel_total "));
-    fuel.expect("fuel is told").parse::<f64>().unwrap() as u64
+    fuel.expect("a line of fuel").parse::<f64>().unwrap() as u64
 }
 
 #[test]

@@ -19,6 +19,8 @@ const MEMORY_MAX: &str = "256MiB";
 /// Growth that no ledger can count. Pages of the program become resident when they first run. New threads have stacks. The allocator keeps
 /// freed memory in an arena for each processor. Most scripts below once took 100 MiB or more beside the ledger.
 const FLOOR_BYTES: u64 = 48 << 20;
+/// Room for the arena of each processor beyond two.
+const ARENA_BYTES: u64 = 16 << 20;
 /// Time for the server to do what the script asked of it.
 const SETTLE: Duration = Duration::from_millis(1_500);
 /// Time for memory that is about to be freed. It is shorter than the 60 s for which the server keeps an answer that is not read.
@@ -138,13 +140,15 @@ impl fmt::Display for MemoryReading {
 fn wait_counted(process: u32, server: &Server, idle: &MemoryReading) -> Result<MemoryReading> {
     thread::sleep(SETTLE);
     let until = Instant::now() + PATIENCE;
+    let processors = thread::available_parallelism().map_or(2, usize::from) as u64;
+    let floor = FLOOR_BYTES + processors.saturating_sub(2) * ARENA_BYTES;
     loop {
         let now = MemoryReading::take(process, server)?;
         let grown = MemoryReading {
             resident: now.resident.saturating_sub(idle.resident),
             ledger: now.ledger.saturating_sub(idle.ledger),
         };
-        if grown.resident <= grown.ledger + grown.ledger / 2 + FLOOR_BYTES {
+        if grown.resident <= grown.ledger + grown.ledger / 2 + floor {
             return Ok(grown);
         }
         ensure!(Instant::now() < until, "{grown}");
