@@ -152,7 +152,7 @@ impl QueuePair for IdlePair {
 #[inline(never)]
 fn commit_once(buffer: &Arc<FrameBuffer>, posters: &[Arc<dyn FramePoster>], number: u64, records: &[u8]) {
     let frame = GroupFrame {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         first: Lsn(number),
         end: Lsn(number + 1),
         history: History(7),

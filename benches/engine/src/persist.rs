@@ -23,7 +23,7 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
     let memory: Arc<dyn Memory> = Arc::new(Pmem::open(&options)?);
     for bytes in [60, 200, 1_000] {
         for together in [1, 16] {
-            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000, (Epoch(1), Lsn(0)))?;
+            let region = Region::format(memory.clone(), Owner::default(), 1, 80_000, (Epoch::new(1, 0), Lsn(0)))?;
             let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
             let mut times = measure(&mut writer, &mut reader, bytes, together)?;
             times.sort_unstable();

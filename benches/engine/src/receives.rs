@@ -119,7 +119,7 @@ fn frame_of(bytes: usize) -> Vec<u8> {
         }));
     }
     let group = GroupFrame {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         first: Lsn(0),
         end: Lsn(u64::from(records.count())),
         history: History::default(),
@@ -150,7 +150,7 @@ pub fn run(mut args: Args) -> Result<(), Box<dyn Error>> {
             Frame::Group(group) => group.records.len(),
             _ => return Err("another frame".into()),
         };
-    let region = Region::format(memory, Owner::default(), 1, 80_000, (Epoch(1), Lsn(0)))?;
+    let region = Region::format(memory, Owner::default(), 1, 80_000, (Epoch::new(1, 0), Lsn(0)))?;
     let (mut writer, mut reader) = region.rings(FlushPolicy::OnCommit).remove(0);
     let mut volatile = vec![0_u8; RING_BYTES];
     let (mut copied_ns, mut in_place_ns, mut lsn) = (0, 0, 0);

@@ -107,7 +107,7 @@ pub fn insertion_us(nv_logging: bool, nvram: &Path, threads: u16, run: Duration)
             assume_persistent: true,
         };
         let memory = regions.open(&dir.join("region"), Some(REGION_BYTES))?;
-        let begins = (Epoch(1), log.filled());
+        let begins = (Epoch::new(1, 0), log.filled());
         let region = Region::format(memory, Owner::default(), threads.into(), 10_000, begins)?;
         let front = NvramBufferConfig {
             copy_at_entries: 80_000,

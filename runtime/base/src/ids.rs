@@ -76,15 +76,68 @@ impl TxnClock {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Lsn(pub u64);
 
-/// Counts the openings of a database as primary, on whichever node, from 1; 0: before the first. Records are written under the epoch
-/// of their primary, and it never falls along the log.
+/// One reign of one primary: how many there were, as far as its writer knew, and that writer. Records are written under the epoch of their
+/// primary, and it never falls along the log. Two promotions that know nothing of each other draw the same count; the writer tells them apart.
+/// Count 0: before the first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
-pub struct Epoch(pub u32);
+pub struct Epoch {
+    count: u32,
+    writer: u16,
+}
 
 impl Epoch {
-    /// That of the next opening as primary.
-    pub fn next(self) -> Self {
-        Self(self.0.saturating_add(1))
+    /// Makes the epoch of a count and a writer.
+    pub const fn new(count: u32, writer: u16) -> Self {
+        Self { count, writer }
+    }
+
+    /// Returns how many reigns the writer knew of, this one included.
+    pub const fn count(self) -> u32 {
+        self.count
+    }
+
+    /// Returns the part of the primary's identity that its epochs carry; 0 of a node that had none yet.
+    pub const fn writer(self) -> u16 {
+        self.writer
+    }
+
+    /// Whether this epoch comes after `other`.
+    pub const fn is_after(self, other: Self) -> bool {
+        self.count > other.count
+    }
+
+    /// Returns the later one of both; this one if neither is.
+    pub fn later(self, other: Self) -> Self {
+        if other.is_after(self) { other } else { self }
+    }
+
+    /// Returns this epoch if it is later than `highest`, else the first one of the same writer that is.
+    pub fn behind(self, highest: Self) -> Self {
+        let count = self.count.max(highest.count.saturating_add(1));
+        Self { count, ..self }
+    }
+
+    /// Whether a node that is bound to this epoch may follow the primary of `other`. An operator alone chooses between two primaries of one
+    /// count.
+    pub fn allows(self, other: Self) -> bool {
+        other == self || other.count > self.count
+    }
+
+    /// Returns the epoch as a number of 48 bits: the count, then the writer.
+    pub const fn to_bits(self) -> u64 {
+        (self.count as u64) << 16 | self.writer as u64
+    }
+
+    /// Returns the epoch of such a number. None: it has more than 48 bits.
+    pub fn from_bits(bits: u64) -> Option<Self> {
+        let count = u32::try_from(bits >> 16).ok()?;
+        Some(Self::new(count, bits as u16))
+    }
+}
+
+impl fmt::Display for Epoch {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}", self.count)
     }
 }
 
@@ -146,7 +199,7 @@ macro_rules! display_number {
         }
     )*};
 }
-display_number!(TxnId Lsn Epoch PartitionId SiteId);
+display_number!(TxnId Lsn PartitionId SiteId);
 
 #[cfg(test)]
 mod tests {

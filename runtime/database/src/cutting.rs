@@ -29,8 +29,10 @@ const QUESTIONS_MAX: usize = 64;
 pub struct CutInfo {
     /// Name of the directory.
     pub name: String,
-    /// Epoch of the last record that was cut.
+    /// Count of the epoch of the last record that was cut.
     pub epoch: u32,
+    /// Writer of that epoch.
+    pub writer: u16,
     /// LSN of the first record that was cut.
     pub from: u64,
     /// Behind the last one.
@@ -46,7 +48,7 @@ impl CutInfo {
     pub(crate) fn to_records(&self) -> CutRecords {
         CutRecords {
             name: self.name.clone(),
-            epoch: Epoch(self.epoch),
+            epoch: Epoch::new(self.epoch, self.writer),
             from: Lsn(self.from),
             to: Lsn(self.to),
             may_be_acknowledged: self.acknowledged,
@@ -93,7 +95,7 @@ pub struct ClosedDirectory {
 pub type AskFork<'a> = &'a mut dyn FnMut(Position) -> Result<ForkAnswer, Arc<str>>;
 
 /// Returns the points at which the histories may part, the furthest first. Each is in an epoch that both logs have. One primary wrote each
-/// epoch, unless two primaries took one number. In that case the logs part where the epoch begins, or before.
+/// epoch.
 fn candidates(own: &[EpochStart], own_end: Lsn, theirs: &ForkAnswer) -> Vec<Lsn> {
     let end = |all: &[EpochStart], at: usize, last: Lsn| all.get(at + 1).map_or(last, |next| next.start);
     let mut found: Vec<Lsn> = Vec::new();
@@ -178,15 +180,16 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
 /// Returns the epoch of the record at this LSN.
 fn epoch_at(epochs: &[EpochStart], lsn: Lsn) -> Epoch {
     let begun = epochs.iter().rev().find(|epoch| epoch.start <= lsn);
-    begun.map_or(Epoch(0), |epoch| epoch.epoch)
+    begun.map_or(Epoch::default(), |epoch| epoch.epoch)
 }
 
 /// Copies the records that are cut to a directory. It appears whole or not at all.
 fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i64) -> Result<CutInfo, CutError> {
     let (epoch, to) = (outline.end.epoch, outline.end.lsn);
     let cut = CutInfo {
-        name: format!("epoch-{}-lsn-{from}-to-{to}", epoch.0),
-        epoch: epoch.0,
+        name: format!("epoch-{epoch}-{:04x}-lsn-{from}-to-{to}", epoch.writer()),
+        epoch: epoch.count(),
+        writer: epoch.writer(),
         from: from.0,
         to: to.0,
         acknowledged: may_be_acknowledged(&directory.node, from, (epoch_at(&outline.epochs(), from), epoch)),
@@ -205,7 +208,7 @@ fn keep(directory: &ClosedDirectory, outline: &LogOutline, from: Lsn, now_us: i6
     Ok(cut)
 }
 
-/// The epochs in which this directory was the primary.
+/// The epochs in which this directory was the primary: their counts, because it wrote all of them.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct Leadership {
@@ -246,33 +249,33 @@ pub(crate) fn retire_epochs(document: &mut NodeDocument, last: u32) {
     led.last_epoch = led.last_epoch.max(last);
 }
 
-/// Returns the first epoch after all in which this directory led with standbys. In the last one, standbys may have received records that
-/// were never written here.
-pub(crate) fn unused_epoch(node: &NodeFile) -> Epoch {
-    let last = node.read(|document| document.led.as_ref().map(|led| Epoch(led.last_epoch)));
-    last.map_or(Epoch(0), Epoch::next)
+/// Returns the count of the first epoch after all in which this directory led with standbys. In the last one, standbys may have received
+/// records that were never written here.
+pub(crate) fn unused_count(node: &NodeFile) -> u32 {
+    let last = node.read(|document| document.led.as_ref().map(|led| led.last_epoch));
+    last.map_or(0, |last| last + 1)
 }
 
-/// Returns the first epoch after that of the last primary that this directory followed. It is not before an epoch for which the directory
-/// began to lead.
-pub(crate) fn epoch_behind_heard(node: &NodeFile) -> Epoch {
+/// Returns the count of the first epoch after that of the last primary that this directory followed. It is not before an epoch for which
+/// the directory began to lead.
+pub(crate) fn count_behind_heard(node: &NodeFile) -> u32 {
     node.read(|document| {
-        let heard = document.status.as_ref().map(|status| Epoch(status.epoch).next());
-        let claimed = document.led.as_ref().and_then(|led| led.claimed).map(Epoch);
+        let heard = document.status.as_ref().map(|status| status.epoch + 1);
+        let claimed = document.led.as_ref().and_then(|led| led.claimed);
         heard.max(claimed).unwrap_or_default()
     })
 }
 
 /// True if this directory may have led in an epoch: it led in it or after it, or began a promotion for it.
 pub(crate) fn may_have_led(node: &NodeFile, epoch: Epoch) -> bool {
-    let may = |led: &Leadership| led.last_epoch >= epoch.0 || led.claimed >= Some(epoch.0);
+    let may = |led: &Leadership| led.last_epoch >= epoch.count() || led.claimed >= Some(epoch.count());
     node.read(|document| document.led.as_ref().is_some_and(may))
 }
 
 /// Saves the epoch and the level before the server acknowledges a write in that epoch.
-pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: Epoch) -> Result<(), DiskError> {
+pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: u32) -> Result<(), DiskError> {
     let goes_on = |led: &Leadership| {
-        !led.is_over && led.safety == level.name() && led.last_epoch <= epoch.0 && epoch.0 <= led.last_epoch + 1
+        !led.is_over && led.safety == level.name() && led.last_epoch <= epoch && epoch <= led.last_epoch + 1
     };
     node.change(|document| {
         let led = document.led.take();
@@ -282,8 +285,8 @@ pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: Epoch) -> Result
             first_epoch: led
                 .as_ref()
                 .filter(|led| goes_on(led))
-                .map_or(epoch.0, |led| led.first_epoch),
-            last_epoch: epoch.0,
+                .map_or(epoch, |led| led.first_epoch),
+            last_epoch: epoch,
             forgot_at: led.and_then(|led| led.forgot_at),
             is_over: false,
             claimed: None,
@@ -311,14 +314,14 @@ pub(crate) fn end_level(document: &mut NodeDocument) {
 
 /// Records that this server asks to lead in an epoch, and returns it. It is `at_least` or a later one. Until the level is saved, no other
 /// entry says that the server may lead. This directory never uses an earlier epoch again.
-pub(crate) fn claim(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
+pub(crate) fn claim(document: &mut NodeDocument, at_least: u32) -> u32 {
     let led = document.led.get_or_insert_with(|| Leadership {
         first_epoch: 1,
         ..Leadership::default()
     });
-    let epoch = at_least.0.max(led.last_epoch + 1);
+    let epoch = at_least.max(led.last_epoch + 1);
     led.claimed = Some(epoch);
-    Epoch(epoch)
+    epoch
 }
 
 /// Records that this server does not lead in the epoch that it claimed.
@@ -330,7 +333,7 @@ pub(crate) fn drop_claim(document: &mut NodeDocument) {
 
 /// Returns the epoch in which a promotion begins, `at_least` or a later one. An epoch for which the server asked for the lease stays
 /// recorded.
-pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: Epoch) -> Epoch {
+pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: u32) -> u32 {
     let asked = document.led.as_ref().and_then(|led| led.claimed);
     document.follows = false;
     let epoch = claim(document, at_least);
@@ -362,23 +365,23 @@ pub(crate) fn reached(node: &NodeFile, written: Epoch) -> ReachedEpoch {
         let led = document.led.as_ref();
         let kept = led.filter(|led| !led.is_over);
         ReachedEpoch {
-            epoch: kept.map_or(0, |led| led.last_epoch).max(written.0),
+            epoch: kept.map_or(0, |led| led.last_epoch).max(written.count()),
             claimed: led.and_then(|led| led.claimed),
         }
     })
 }
 
-/// True if this directory was the primary in the log's epoch `end`. An operator who has it lead does not make it an earlier primary.
-pub(crate) fn was_primary(node: &NodeFile, end: Epoch) -> bool {
-    let was = |led: &Leadership| !led.is_over && end.0 <= led.last_epoch;
+/// True if this directory was the primary in the epoch `end` of this count. An operator who has it lead does not make it an earlier primary.
+pub(crate) fn was_primary(node: &NodeFile, end: u32) -> bool {
+    let was = |led: &Leadership| !led.is_over && end <= led.last_epoch;
     node.read(|document| document.led.as_ref().is_some_and(was))
 }
 
-/// Returns the LSN before which a log that ends in this epoch is committed for certain. It applies if this directory was the primary and
+/// Returns the LSN before which a log that ends in an epoch of this count is committed for certain. It applies if this directory was the primary and
 /// its callers waited for standbys. None: all durable records are committed, or the document does not say.
-pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
+pub(crate) fn committed_as_primary(node: &NodeFile, end: u32) -> Option<Lsn> {
     let level = node.read(|document| {
-        let led = document.led.as_ref().filter(|led| end.0 <= led.last_epoch)?;
+        let led = document.led.as_ref().filter(|led| end <= led.last_epoch)?;
         Safety::from_name(&led.safety).filter(|level| level.asks_standbys())
     });
     committed_by(level?, &membership::load(node))
@@ -388,8 +391,10 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: Epoch) -> Option<Lsn> {
 /// epochs, and each of its answers waited for every standby that may have been promoted. The promoted standby then has every acknowledged write. The
 /// directory does not know which standby it was, because a promotion may have been forced.
 fn may_be_acknowledged(node: &NodeFile, from: Lsn, (first, last): (Epoch, Epoch)) -> bool {
-    let of_all = |led: &Leadership| led.first_epoch <= first.0 && last.0 <= led.last_epoch;
-    let Some(known) = node.read(|document| document.led.clone()).filter(of_all) else {
+    let is_own = |epoch: Epoch| node.own_epoch(epoch.count()) == epoch;
+    let of_all = |led: &Leadership| led.first_epoch <= first.count() && last.count() <= led.last_epoch;
+    let known = node.read(|document| document.led.clone()).filter(of_all);
+    let Some(known) = known.filter(|_| is_own(first) && is_own(last)) else {
         return true;
     };
     let Some(level) = Safety::from_name(&known.safety) else {
@@ -430,7 +435,7 @@ mod tests {
         let read = |word: &str| {
             let (epoch, start) = word.split_once('@').expect("EPOCH@START");
             EpochStart {
-                epoch: Epoch(epoch.parse().expect("a number")),
+                epoch: Epoch::new(epoch.parse().expect("a number"), 0),
                 start: Lsn(start.parse().expect("a number")),
                 history: History(0),
             }
@@ -479,8 +484,12 @@ mod tests {
             is_counted: false,
             ..standby(false, from)
         };
-        let own = (Epoch(3), Epoch(3));
-        assert!(may_be_acknowledged(&node, Lsn(5), own), "nothing is known");
+        let nothing_known = (Epoch::new(3, 0), Epoch::new(3, 0));
+        assert!(may_be_acknowledged(&node, Lsn(5), nothing_known));
+        node.change(|document| document.follows = true)
+            .expect("the first save draws the identity");
+        let own = (node.own_epoch(3), node.own_epoch(3));
+        let of_another = Epoch::new(3, !own.0.writer());
         for (level, standbys, expected) in [
             (Safety::OneSafe, vec![standby(true, 5)], true),
             (Safety::TwoSafe, vec![], true),
@@ -496,12 +505,16 @@ mod tests {
             (Safety::VerySafe, vec![standby(true, 5), never_in_sync(2)], true),
             (Safety::Quorum, vec![standby(true, 5), never_in_sync(2)], true),
         ] {
-            keep_level(&node, level, Epoch(3)).expect("kept");
+            keep_level(&node, level, 3).expect("kept");
             membership::save(&node, &standbys).expect("saved");
             assert_eq!(
                 may_be_acknowledged(&node, Lsn(5), own),
                 expected,
                 "{level} {standbys:?}"
+            );
+            assert!(
+                may_be_acknowledged(&node, Lsn(5), (of_another, of_another)),
+                "another primary of that count wrote them"
             );
         }
     }
@@ -519,12 +532,12 @@ mod tests {
             url: None,
         };
         membership::save(&node, &[standby]).expect("saved");
-        keep_level(&node, Safety::TwoSafe, Epoch(3)).expect("kept");
-        let is_open = |from| may_be_acknowledged(&node, Lsn(from), (Epoch(3), Epoch(3)));
+        keep_level(&node, Safety::TwoSafe, 3).expect("kept");
+        let is_open = |from| may_be_acknowledged(&node, Lsn(from), (node.own_epoch(3), node.own_epoch(3)));
         assert!(!is_open(5));
         keep_forgetting(&node, Lsn(7)).expect("kept");
         keep_forgetting(&node, Lsn(6)).expect("kept");
-        keep_level(&node, Safety::TwoSafe, Epoch(4)).expect("kept");
+        keep_level(&node, Safety::TwoSafe, 4).expect("kept");
         assert!(is_open(5) && is_open(7) && !is_open(8));
     }
 
@@ -541,8 +554,8 @@ mod tests {
         };
         membership::save(&node, &[standby]).expect("saved");
         let is_open = |level, epoch, first, last| {
-            keep_level(&node, level, Epoch(epoch)).expect("kept");
-            may_be_acknowledged(&node, Lsn(5), (Epoch(first), Epoch(last)))
+            keep_level(&node, level, epoch).expect("kept");
+            may_be_acknowledged(&node, Lsn(5), (node.own_epoch(first), node.own_epoch(last)))
         };
         assert!(!is_open(Safety::Quorum, 3, 3, 3));
         assert!(is_open(Safety::Quorum, 3, 2, 3), "it was another's before");
@@ -550,30 +563,34 @@ mod tests {
         assert!(!is_open(Safety::Quorum, 4, 3, 4), "it was opened again");
         assert!(is_open(Safety::Quorum, 6, 4, 6), "the fifth was another's");
         assert!(is_open(Safety::VerySafe, 7, 6, 7), "the sixth had another level");
-        assert!(is_open(Safety::VerySafe, 7, 6, 7) && reached(&node, Epoch(3)).has(7));
+        assert!(is_open(Safety::VerySafe, 7, 6, 7) && reached(&node, Epoch::new(3, 0)).has(7));
         node.change(end_level).expect("kept");
-        let over = reached(&node, Epoch(3));
-        assert!(over.has(3) && !over.has(4) && unused_epoch(&node) == Epoch(8));
-        let asked = node.change(|document| claim(document, Epoch(9)));
-        assert_eq!(asked, Ok(Epoch(9)));
-        let claimed = reached(&node, Epoch(3));
+        let over = reached(&node, Epoch::new(3, 0));
+        assert!(over.has(3) && !over.has(4) && unused_count(&node) == 8);
+        let asked = node.change(|document| claim(document, 9));
+        assert_eq!(asked, Ok(9));
+        let claimed = reached(&node, Epoch::new(3, 0));
         assert!(claimed.has(9) && !claimed.has(8) && !claimed.has(10));
         node.change(end_level).expect("kept");
-        assert_eq!(reached(&node, Epoch(3)), over);
+        assert_eq!(reached(&node, Epoch::new(3, 0)), over);
         assert!(is_open(Safety::VerySafe, 8, 7, 8), "its log went");
-        assert!(reached(&node, Epoch(3)).has(8) && !is_open(Safety::VerySafe, 9, 8, 9));
+        assert!(reached(&node, Epoch::new(3, 0)).has(8) && !is_open(Safety::VerySafe, 9, 8, 9));
     }
 
     #[test]
     fn server_that_asked_to_lead_was_no_primary_yet() {
         let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
-        let ask = |at_least| node.change(|document| claim(document, Epoch(at_least)));
-        assert_eq!(ask(4), Ok(Epoch(4)));
-        assert!(reached(&node, Epoch(3)).has(4) && !reached(&node, Epoch(3)).has(5));
-        assert!(!was_primary(&node, Epoch(1)) && committed_as_primary(&node, Epoch(1)).is_none());
-        assert!(may_be_acknowledged(&node, Lsn(5), (Epoch(1), Epoch(4))));
-        keep_level(&node, Safety::OneSafe, Epoch(5)).expect("kept");
-        assert!(reached(&node, Epoch(3)).has(5) && unused_epoch(&node) == Epoch(6));
-        assert_eq!(ask(2), Ok(Epoch(6)), "the next one");
+        let ask = |at_least| node.change(|document| claim(document, at_least));
+        assert_eq!(ask(4), Ok(4));
+        assert!(reached(&node, Epoch::new(3, 0)).has(4) && !reached(&node, Epoch::new(3, 0)).has(5));
+        assert!(!was_primary(&node, 1) && committed_as_primary(&node, 1).is_none());
+        assert!(may_be_acknowledged(
+            &node,
+            Lsn(5),
+            (node.own_epoch(1), node.own_epoch(4))
+        ));
+        keep_level(&node, Safety::OneSafe, 5).expect("kept");
+        assert!(reached(&node, Epoch::new(3, 0)).has(5) && unused_count(&node) == 6);
+        assert_eq!(ask(2), Ok(6), "the next one");
     }
 }

@@ -103,7 +103,7 @@ impl Database {
         around.compiler.count_in(&memory);
         let opened = match config.log {
             LogPolicy::None => None,
-            _ => Some(open_log(&config, &around, &memory, role)?),
+            _ => Some(open_log(&config, &around, &memory, role, upkeep.node.as_deref())?),
         };
         let mut gate = Arc::default();
         let (genesis, log, report, files) = match opened {

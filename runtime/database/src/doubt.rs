@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use reprise_base::{Lsn, Safety};
-use reprise_failover::{Basis, Doubt, Epoch, LogEnd, NodeId, NodeSet, Promise, SyncStatus};
+use reprise_base::{Epoch, Lsn, Safety};
+use reprise_failover::{Basis, Doubt, LogEnd, NodeId, NodeSet, Promise, SyncStatus};
 use reprise_router::{PeerMember, PeerStatus, PromiseAnswer};
 
 /// The primary, which a promotion by force does not ask.
@@ -25,7 +25,7 @@ struct NodeNames<'a> {
     /// The server that is to lead.
     own: &'a str,
     /// Epoch of the last record that it has.
-    written: reprise_base::Epoch,
+    written: Epoch,
 }
 
 impl<'a> NodeNames<'a> {
@@ -61,7 +61,7 @@ impl<'a> NodeNames<'a> {
         let has_beginning = self.written >= status.epoch || members.iter().any(is_in_sync);
         SyncStatus {
             begins: if has_beginning { Lsn(0) } else { Lsn(u64::MAX) },
-            epoch: Epoch::reported(status.epoch.0, PRIMARY),
+            epoch: status.epoch,
             primary: PRIMARY,
             number: status.number,
             next: (next != current).then_some(next),
@@ -91,7 +91,7 @@ impl<'a> NodeNames<'a> {
 
 fn end(answer: &PromiseAnswer) -> LogEnd {
     LogEnd {
-        epoch: Epoch::reported(answer.epoch.0, PRIMARY),
+        epoch: answer.epoch,
         lsn: answer.end,
     }
 }
@@ -103,7 +103,7 @@ pub(crate) struct PromiseAnswers<'a> {
     /// The primary has heard this server a moment ago, and has not continued without it.
     pub is_heard: bool,
     /// Epoch of the last record that this server has.
-    pub written: reprise_base::Epoch,
+    pub written: Epoch,
     /// This server's own answer.
     pub own: &'a PromiseAnswer,
     pub others: &'a [PromiseAnswer],
@@ -127,7 +127,7 @@ impl PromiseAnswers<'_> {
         let all = || [self.own].into_iter().chain(self.others);
         let claims = all().flat_map(|answer| &answer.promises);
         let rivals: Vec<_> = claims
-            .map(|(epoch, name)| Epoch::reported(epoch.0, names.node(name)))
+            .map(|(epoch, name)| Epoch::new(epoch.count(), names.node(name).writer()))
             .collect();
         let basis = Basis {
             node,
@@ -183,8 +183,6 @@ fn counts(member: &PeerMember, level: Safety) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use reprise_base::Epoch;
-
     use super::*;
 
     /// `NAME EPOCH END`, then the standbys that count, and are in sync unless they begin with `-`, by the newest word that it knows. `NAME=EPOCH` is
@@ -199,11 +197,11 @@ mod tests {
                 .and_then(|word| word.parse::<u64>().ok())
                 .expect("a number")
         };
-        let (epoch, end) = (Epoch(number() as u32), Lsn(number()));
+        let (epoch, end) = (Epoch::new(number() as u32, 0), Lsn(number()));
         let (promises, members): (Vec<_>, Vec<_>) = words.partition(|word| word.contains('='));
         let promise = |word: &str| {
             let (name, epoch) = word.split_once('=').expect("a promise");
-            (Epoch(epoch.parse().expect("a number")), name.to_owned())
+            (Epoch::new(epoch.parse().expect("a number"), 0), name.to_owned())
         };
         let members: Vec<_> = members
             .into_iter()
@@ -238,7 +236,7 @@ mod tests {
         let answers = PromiseAnswers {
             level,
             is_heard,
-            written: Epoch(5),
+            written: Epoch::new(5, 0),
             own: &own,
             others: &others,
         };

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use reprise_base::{Epoch, Lsn, Role, Safety};
+use reprise_base::{Lsn, Role, Safety};
 use reprise_env::DiskError;
 use reprise_partition::{CommitGate, Shortage};
 use reprise_router::ViewAge;
@@ -136,7 +136,7 @@ impl Database {
             _ if !level.asks_standbys() => None,
             (Some(standby), _) => standby.reported_committed(),
             (None, Some((root, node))) => {
-                let before = Epoch(self.log.as_ref().map_or(0, |log| log.epoch().0.saturating_sub(1)));
+                let before = self.log.as_ref().map_or(0, |log| log.epoch().count().saturating_sub(1));
                 match cutting::was_primary(node, before) || level == Safety::TwoSafe {
                     true => cutting::committed_as_primary(node, before),
                     // The server was a standby last. If the file can't be read, no record counts as shown.

@@ -34,7 +34,10 @@ const POLL_INTERVAL: Duration = Duration::from_millis(2);
 pub(crate) struct HandedOver {
     pub successor: String,
     pub url: Option<String>,
+    /// Count of the epoch that ended.
     pub epoch: u32,
+    /// Writer of that epoch.
+    pub writer: u16,
     pub lsn: u64,
 }
 
@@ -50,7 +53,7 @@ pub(crate) struct HandOverRecord {
 impl HandOverRecord {
     fn to_point(&self) -> HandOverPoint {
         HandOverPoint {
-            epoch: Epoch(self.note.epoch),
+            epoch: Epoch::new(self.note.epoch, self.note.writer),
             lsn: Lsn(self.note.lsn),
         }
     }
@@ -165,10 +168,12 @@ impl NodeReplication {
 
     /// Records the hand-over: from now on the directory opens as no primary's.
     fn record(&self, name: &str, url: Option<&str>, end: Lsn) -> Result<HandOverRecord, ReplicationError> {
+        let epoch = self.log.epoch();
         let note = HandedOver {
             successor: name.to_owned(),
             url: url.map(str::to_owned),
-            epoch: self.log.epoch().0,
+            epoch: epoch.count(),
+            writer: epoch.writer(),
             lsn: end.0,
         };
         let written = self.node.change(|document| document.handed_over = Some(note.clone()));
@@ -277,7 +282,8 @@ impl NodeReplication {
             None => Some(lost),
         };
         // The successor's epoch, if it took over, was the next one.
-        let begun = self.begin_again(self.granted_epoch().max(epoch.next().next()));
+        let successors = self.node.own_epoch(0).behind(epoch);
+        let begun = self.begin_again(self.granted_epoch().behind(successors));
         if let Some(leasing) = self.leasing.get() {
             match &begun {
                 Ok(_) => leasing.record_promotion(),
@@ -294,22 +300,20 @@ impl NodeReplication {
 
     /// Saves the level before this server answers anything in this epoch.
     pub(crate) fn keep_level(&self, epoch: Epoch) -> Result<(), DiskError> {
-        cutting::keep_level(&self.node, self.safety(), epoch)
+        cutting::keep_level(&self.node, self.safety(), epoch.count())
     }
 
     /// Returns the epoch in which this server opens as the primary. No server had it before, even one that shipped records and never wrote them.
     pub(crate) fn own_epoch(&self) -> Epoch {
+        let opened = self.log.epoch().count();
+        let unused = cutting::unused_count(&self.node);
+        let heard = cutting::count_behind_heard(&self.node);
+        let least = self.node.own_epoch(opened.max(unused).max(heard));
         let promised = self.promises.bound();
-        let behind_promise = if promised == Epoch(0) {
-            promised
-        } else {
-            promised.next()
-        };
-        self.log
-            .epoch()
-            .max(cutting::unused_epoch(&self.node))
-            .max(cutting::epoch_behind_heard(&self.node))
-            .max(behind_promise)
+        match promised.count() {
+            0 => least,
+            _ => least.behind(promised),
+        }
     }
 
     pub(crate) fn reached(&self) -> ReachedEpoch {
@@ -343,7 +347,8 @@ impl NodeReplication {
                 membership::count_on(&mut document.members, set);
             }
             document.handed_over = None;
-            cutting::begin_leading(document, at_least)
+            let count = cutting::begin_leading(document, at_least.count());
+            document.own_epoch(count)
         });
         begun.map_err(|error| unavailable(format!("the beginning of a promotion can't be saved here: {error}")))
     }

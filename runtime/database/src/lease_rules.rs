@@ -62,8 +62,8 @@ pub(crate) fn may_begin(seen: &LeaseContents, own: &LeaseCandidate<'_>) -> Resul
     }
 }
 
-/// Returns the first epoch that no other server had. A promoted standby, or a server that starts, may have no record of the last epochs.
-pub(crate) fn free_epoch(seen: &LeaseContents, own: &str) -> u32 {
+/// Returns the count of the first epoch that no other server had. A promoted standby, or a server that starts, may have no record of the last epochs.
+pub(crate) fn free_count(seen: &LeaseContents, own: &str) -> u32 {
     match &seen.record {
         Some(record) if record.primary == own => record.epoch,
         Some(record) => record.epoch + 1,
@@ -106,7 +106,7 @@ impl ByHand {
     pub fn is_given(&self, seen: &LeaseContents, own: &str) -> bool {
         let is_last = |given: Epoch| {
             let record = seen.record.as_ref();
-            record.is_none_or(|record| record.primary == own || record.epoch <= given.0)
+            record.is_none_or(|record| record.primary == own || record.epoch <= given.count())
         };
         self.given.is_some_and(is_last)
     }

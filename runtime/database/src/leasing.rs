@@ -19,7 +19,7 @@ use reprise_router::{LeaseInfo, LeaseStatus, LostRecords, ReplicationError};
 use crate::{
     cutting,
     database::Database,
-    lease_rules::{ByHand, free_epoch, may_begin, may_take_again, may_take_over},
+    lease_rules::{ByHand, free_count, may_begin, may_take_again, may_take_over},
     lease_store::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord},
     membership,
     standby_service::NodeReplication,
@@ -242,7 +242,7 @@ impl LeaseManager {
     /// Takes the lease. True: this server has it, in an epoch of at least `at_least`, and the store records these standbys as in sync.
     fn take(&self, seen: &LeaseContents, (at_least, in_sync): (u32, Vec<String>)) -> Result<bool, StoreError> {
         let record = SyncRecord {
-            epoch: at_least.max(free_epoch(seen, &self.own.name)),
+            epoch: at_least.max(free_count(seen, &self.own.name)),
             ..self.record_of(in_sync)
         };
         let asked_ns = self.now_ns();
@@ -291,8 +291,8 @@ impl LeaseManager {
             _ => replication.log.epoch(), // an earlier try saved it
         };
         may_begin(seen, &replication.candidate(&self.own.name))?;
-        let at_least = own.max(Epoch(free_epoch(seen, &self.own.name)));
-        replication.open_epoch(at_least).map_err(LeaseError::Log)
+        let free = replication.node.own_epoch(free_count(seen, &self.own.name));
+        replication.open_epoch(own.later(free)).map_err(LeaseError::Log)
     }
 
     fn try_begin(&self, replication: &NodeReplication) -> Result<Result<bool, LeaseError>, StoreError> {
@@ -309,7 +309,7 @@ impl LeaseManager {
         let expected = membership::load(&replication.node);
         let in_sync = expected.iter().filter(|standby| standby.is_in_sync);
         let names = in_sync.map(|standby| standby.name.to_string()).collect();
-        let is_taken = self.take(&seen, (replication.log.epoch().0, names))?;
+        let is_taken = self.take(&seen, (replication.log.epoch().count(), names))?;
         let opened = match is_taken {
             true => replication.open_reign(),
             false => Ok(()),
@@ -321,13 +321,11 @@ impl LeaseManager {
     fn claim(&self, seen: &LeaseContents) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The epoch in which the promotion begins. No other server may take it.
-        let free = replication.log.epoch().max(replication.promises.bound()).next();
-        let free = free.0.max(free_epoch(seen, &self.own.name));
-        let kept = replication
-            .node
-            .change(|document| cutting::claim(document, Epoch(free)));
+        let highest = replication.log.epoch().later(replication.promises.bound());
+        let free = (highest.count() + 1).max(free_count(seen, &self.own.name));
+        let kept = replication.node.change(|document| cutting::claim(document, free));
         let error = |error| format!("that this server asks for the lease can't be kept here: {error}");
-        Ok(kept.map_err(error)?.0)
+        kept.map_err(|failed| error(failed).into())
     }
 
     /// Returns whether the store records exactly these standbys as in sync. If not, the thread writes the record when it can.
@@ -419,7 +417,7 @@ impl LeaseManager {
         let (epoch, node, lsn) = place.unwrap_or_default();
         SyncRecord {
             primary: self.own.name.clone(),
-            epoch: epoch.0,
+            epoch: epoch.count(),
             in_sync,
             node,
             lsn: lsn.0,
@@ -433,7 +431,7 @@ impl LeaseManager {
     fn epoch(&self) -> u32 {
         self.replication
             .upgrade()
-            .map_or(0, |replication| replication.log.epoch().0)
+            .map_or(0, |replication| replication.log.epoch().count())
     }
 
     /// Reads the holder of the lease, after it ended or the record changed.
@@ -551,12 +549,12 @@ impl LeaseManager {
     /// that epoch.
     pub fn raise_epoch(&self, epoch: Epoch) -> Result<(), ReplicationError> {
         let mut state = self.lock();
-        if state.epoch >= epoch.0 {
+        if state.epoch >= epoch.count() {
             return Ok(());
         }
-        state.epoch = epoch.0;
+        state.epoch = epoch.count();
         let record = SyncRecord {
-            epoch: epoch.0,
+            epoch: epoch.count(),
             ..self.record_of(state.wanted.clone())
         };
         drop(state);
@@ -634,9 +632,9 @@ impl LeaseManager {
         }
     }
 
-    /// Returns the lowest epoch in which this server can be the primary after it took the lease.
-    pub fn granted_epoch(&self) -> Epoch {
-        Epoch(self.lock().epoch)
+    /// Returns the count of the lowest epoch in which this server can be the primary after it took the lease.
+    pub fn granted_count(&self) -> u32 {
+        self.lock().epoch
     }
 
     /// Keeps this server from taking over by itself while the guard lives.
@@ -701,11 +699,11 @@ impl LeaseManager {
         holder.url.clone().filter(|_| *holder != self.own)
     }
 
-    /// Returns the last primary that this server saw in the record, if its epoch is later than `epoch`.
-    pub fn later_primary(&self, epoch: Epoch) -> Option<(Epoch, String)> {
+    /// Returns the last primary that this server saw in the record, and the count of its epoch, if that is later than `epoch`.
+    pub fn later_primary(&self, epoch: Epoch) -> Option<(u32, String)> {
         let state = self.lock();
         let record = state.seen.as_ref()?.record.as_ref()?;
-        (record.epoch > epoch.0).then(|| (Epoch(record.epoch), record.primary.clone()))
+        (record.epoch > epoch.count()).then(|| (record.epoch, record.primary.clone()))
     }
 
     pub fn info(&self) -> LeaseInfo {

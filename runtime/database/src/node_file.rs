@@ -2,8 +2,9 @@
 
 use std::sync::{Arc, Mutex, MutexGuard};
 
-use reprise_base::{Lsn, NodeProcess, Role, Safety, check_node_name};
+use reprise_base::{Epoch, Lsn, NodeProcess, Role, Safety, check_node_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, entropy};
+use reprise_failover::NodeId;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -22,7 +23,7 @@ use crate::{
 /// Name of the file in the data directory.
 pub const NODE_NAME: &str = "node.json";
 /// Number of the document's format. Others are refused.
-const FORMAT: u32 = 5;
+const FORMAT: u32 = 6;
 
 /// Fitness of a directory's rows and log.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -83,6 +84,12 @@ impl NodeDocument {
             true => "none yet",
             false => &self.node,
         }
+    }
+
+    /// Returns the first epoch of this node that is not before `count` reigns. Without an identity it has no writer.
+    pub(crate) fn own_epoch(&self, count: u32) -> Epoch {
+        let node = u64::from_str_radix(&self.node, 16).unwrap_or_default();
+        Epoch::new(count, NodeId(node).writer())
     }
 
     /// Returns the safety level of the cluster.
@@ -337,7 +344,7 @@ impl NodeFile {
                 .take()
                 .map_or(0, |handed_over| handed_over.epoch + 1);
             let promised = std::mem::take(&mut document.promises);
-            let promised = promised.last().map_or(0, StoredPromise::next_epoch);
+            let promised = promised.last().map_or(0, StoredPromise::next_count);
             let answered = std::mem::take(&mut document.told_epoch);
             cutting::retire_epochs(document, heard.max(handed_over).max(promised).max(answered));
             (document.status, document.follows) = (None, false);
@@ -351,6 +358,11 @@ impl NodeFile {
             forget_log(document);
             document.health = DirHealth::MustBootstrap(why.to_owned());
         })
+    }
+
+    /// Returns the epoch of this node after so many reigns.
+    pub(crate) fn own_epoch(&self, count: u32) -> Epoch {
+        self.read(|document| document.own_epoch(count))
     }
 
     /// Records whether the rows and the log of the directory can be used.
@@ -438,7 +450,6 @@ fn draw() -> Result<u64, DiskError> {
 
 #[cfg(test)]
 mod tests {
-    use reprise_base::Epoch;
     use reprise_env::{SimDisk, sim::FaultPlan};
 
     use super::*;
@@ -472,9 +483,9 @@ mod tests {
     #[test]
     fn node_follows_until_it_begins_to_lead_or_an_operator_has_it_lead() {
         let file = open(&SimDisk::new()).expect("an empty one");
-        let begin_leading = || file.change(|document| _ = cutting::begin_leading(document, Epoch(3)));
+        let begin_leading = || file.change(|document| _ = cutting::begin_leading(document, 3));
         let leads: [&dyn Fn() -> Result<(), DiskError>; 3] = [
-            &|| cutting::keep_level(&file, Safety::TwoSafe, Epoch(2)),
+            &|| cutting::keep_level(&file, Safety::TwoSafe, 2),
             &begin_leading,
             &|| file.make_primary(),
         ];
@@ -490,7 +501,7 @@ mod tests {
     fn start_is_refused_by_a_member_that_knows_a_later_epoch_and_the_next_leader_takes_one_behind_it() {
         let disk = SimDisk::new();
         let file = open(&disk).expect("an empty one");
-        cutting::keep_level(&file, Safety::TwoSafe, Epoch(4)).expect("saved");
+        cutting::keep_level(&file, Safety::TwoSafe, 4).expect("saved");
         let answer = |is_primary, epoch| MemberAnswer {
             member: MemberAddress {
                 name: "b".into(),
@@ -521,7 +532,7 @@ mod tests {
         let document = open(&disk).expect("read").document();
         assert_eq!(document.told_epoch, 6);
         file.make_primary().expect("saved");
-        assert_eq!(cutting::unused_epoch(&file), Epoch(7));
+        assert_eq!(cutting::unused_count(&file), 7);
         assert_eq!(file.document().told_epoch, 0);
     }
 
@@ -531,16 +542,16 @@ mod tests {
         for (text, what) in [
             ("{", "EOF"),
             (
-                r#"{"format":6,"version":1,"node":"0","starts":0,"health":"good"}"#,
-                "format 6",
+                r#"{"format":7,"version":1,"node":"0","starts":0,"health":"good"}"#,
+                "format 7",
             ),
             (
-                r#"{"format":5,"version":1,"node":"0","starts":0,"health":"good","members":
+                r#"{"format":6,"version":1,"node":"0","starts":0,"health":"good","members":
                 [{"name":"a/b","lsn":1,"persisted":1,"in_sync":false,"counted":false}]}"#,
                 "letters, digits",
             ),
             (
-                r#"{"format":5,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
+                r#"{"format":6,"version":1,"node":"0","starts":0,"health":"good","safety":"3-safe"}"#,
                 "no safety level",
             ),
         ] {

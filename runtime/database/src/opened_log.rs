@@ -50,6 +50,7 @@ pub(crate) fn open_log(
     around: &Environment,
     memory: &Arc<MemoryLedger>,
     role: Role,
+    node: Option<&NodeFile>,
 ) -> Result<OpenedLog, OpenError> {
     let folders = around.folders.as_ref();
     let folders = folders.ok_or_else(|| OpenError::Config("a log needs its folders".into()))?;
@@ -59,6 +60,10 @@ pub(crate) fn open_log(
     let files = Checkpoints::new(folders.checkpoints.clone());
     let genesis = new_genesis(config, around)?;
     let (log_config, known) = log_config_of((config, around), &files, memory, (role, genesis.database_id))?;
+    let log_config = LogConfig {
+        writer: node.map_or(0, |node| node.own_epoch(0).writer()),
+        ..log_config
+    };
     let gate = Arc::new(CommitGate::default());
     let keeping = gate.clone();
     let on_durable = Box::new(move |end: Lsn, outcome: Result<(), &LogError>, batch: Box<CallBatch>| {

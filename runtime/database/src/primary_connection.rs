@@ -259,11 +259,11 @@ impl Taker for DatabaseTaker {
 
     fn check_primary(&self, primary: &WelcomeSeen) -> Result<(), String> {
         let epoch = primary.epoch;
-        if self.promises.check(epoch, &primary.primary).is_err() {
+        if self.promises.check(epoch).is_err() {
             if let Some(database) = self.database.upgrade() {
                 database.end_void_promise();
             }
-            self.promises.check(epoch, &primary.primary)?;
+            self.promises.check(epoch)?;
         }
         let database = self.database.upgrade();
         match database.and_then(|database| database.later_leased(epoch)) {

@@ -34,17 +34,23 @@ pub type AskPeers = Arc<dyn Fn(&[String], &PromiseQuestion) -> Vec<PeerAnswer> +
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredPromise {
-    /// The server follows no primary before this epoch.
+    /// The server follows no primary before the epoch of this count.
     epoch: u32,
-    /// In this epoch it follows this server alone.
+    /// In this epoch it follows its writer alone.
+    writer: u16,
+    /// Name of that server.
     name: String,
     #[serde(default, skip_serializing_if = "Option::is_none")]
     url: Option<String>,
 }
 
 impl StoredPromise {
-    /// Returns the first epoch that this server may lead in itself.
-    pub fn next_epoch(&self) -> u32 {
+    fn epoch(&self) -> Epoch {
+        Epoch::new(self.epoch, self.writer)
+    }
+
+    /// Returns the count of the first epoch that this server may lead in itself.
+    pub fn next_count(&self) -> u32 {
         self.epoch.saturating_add(1)
     }
 
@@ -77,22 +83,21 @@ impl Promises {
 
     /// Returns the epoch before which this server follows no primary.
     pub fn bound(&self) -> Epoch {
-        Epoch(self.newest().map_or(0, |promise| promise.epoch))
+        self.newest().map(|promise| promise.epoch()).unwrap_or_default()
     }
 
     fn given_promises(&self) -> Vec<(Epoch, String)> {
         let given = self.lock();
         given
             .iter()
-            .map(|promise| (Epoch(promise.epoch), promise.name.clone()))
+            .map(|promise| (promise.epoch(), promise.name.clone()))
             .collect()
     }
 
-    /// Checks whether this server may follow the primary of an epoch, at this URL.
-    pub fn check(&self, epoch: Epoch, url: &str) -> Result<(), String> {
+    /// Checks whether this server may follow the primary of an epoch.
+    pub fn check(&self, epoch: Epoch) -> Result<(), String> {
         let Some(promise) = self.newest() else { return Ok(()) };
-        let is_it = promise.url.is_none_or(|promised| url.is_empty() || promised == url);
-        match epoch.0 > promise.epoch || (epoch.0 == promise.epoch && is_it) {
+        match promise.epoch().allows(epoch) {
             true => Ok(()),
             false => Err(format!(
                 "that primary is of epoch {epoch}, and this standby promised epoch {} to {}: it follows no other primary before a later epoch. If that primary is to stay, start it again",
@@ -112,7 +117,7 @@ impl Promises {
                 return Ok(());
             }
         }
-        given.retain(|known| known.epoch > followed.0 && known.epoch != promise.epoch);
+        given.retain(|known| known.epoch > followed.count() && known.epoch != promise.epoch);
         if given.len() >= PROMISES_MAX {
             return refuse(format!(
                 "this server gave {PROMISES_MAX} promises, and follows no primary of a later epoch yet"
@@ -129,7 +134,7 @@ impl Promises {
     fn withdraw(&self, epoch: Epoch, name: &str) -> Result<(), ReplicationError> {
         let mut given = self.lock();
         let mut left = given.clone();
-        left.retain(|known| (known.epoch, &*known.name) != (epoch.0, name));
+        left.retain(|known| (known.epoch(), &*known.name) != (epoch, name));
         if left != *given {
             let saved = self.save(&left);
             saved.map_err(|error| ReplicationError::Unavailable(error.to_string().into()))?;
@@ -156,7 +161,7 @@ pub struct PromisedPrimary {
 pub(crate) struct PromiseRound {
     /// Answers of servers that promised, or that know of a later epoch.
     pub answers: Vec<PromiseAnswer>,
-    /// The latest epoch that a server had promised to another one; 0: none.
+    /// The latest epoch that a server had promised to another one; count 0: none.
     taken: Epoch,
     /// URLs of the servers that were asked and may have promised.
     urls: Vec<String>,
@@ -193,14 +198,14 @@ impl NodeReplication {
                 is_counted_next: status.counted_next,
             };
             PeerStatus {
-                epoch: Epoch(status.epoch),
+                epoch: status.epoch(),
                 number: status.number,
                 members: others.chain([own]).collect(),
             }
         });
         PromiseAnswer {
             name,
-            epoch: epoch.max(peer_status.as_ref().map_or(Epoch(0), |status| status.epoch)),
+            epoch: epoch.later(peer_status.as_ref().map(|status| status.epoch).unwrap_or_default()),
             end,
             has_been_in_sync,
             status: peer_status,
@@ -215,12 +220,12 @@ impl NodeReplication {
         if self.router.role() != Role::Standby {
             return Err(ReplicationError::IsPrimary(self.log.epoch()));
         }
-        if self.claimed.load(Ordering::Acquire) == asked.epoch.0 {
+        if self.claimed.load(Ordering::Acquire) == asked.epoch.count() {
             let reason = format!("this server is about to lead in epoch {}", asked.epoch);
             return Err(ReplicationError::Unavailable(reason.into()));
         }
         let may_have_led = cutting::may_have_led(&self.node, asked.epoch);
-        if asked.is_withdrawn && (may_have_led || self.answer().epoch > asked.epoch) {
+        if asked.is_withdrawn && (may_have_led || self.answer().epoch.is_after(asked.epoch)) {
             let reason = format!(
                 "this server led in epoch {}, or followed a primary of a later one",
                 asked.epoch
@@ -232,16 +237,17 @@ impl NodeReplication {
             return Ok(self.answer());
         }
         let known = self.answer().epoch;
-        if asked.epoch.0 > known.0.saturating_add(EPOCHS_AHEAD_MAX) {
+        if asked.epoch.count() > known.count().saturating_add(EPOCHS_AHEAD_MAX) {
             let reason = format!(
                 "epoch {} is far ahead of the last one that is known here, {known}",
                 asked.epoch
             );
             return Err(ReplicationError::Unavailable(reason.into()));
         }
-        if known < asked.epoch {
+        if asked.epoch.is_after(known) {
             let promise = StoredPromise {
-                epoch: asked.epoch.0,
+                epoch: asked.epoch.count(),
+                writer: asked.epoch.writer(),
                 name: asked.name.clone(),
                 url: asked.url.as_deref().map(str::to_owned),
             };
@@ -254,8 +260,8 @@ impl NodeReplication {
     /// Returns the server that got the last promise, unless this one has followed a primary of a later epoch since.
     pub(crate) fn promised_primary(&self) -> Option<PromisedPrimary> {
         let (promise, followed) = (self.promises.newest()?, self.answer().epoch);
-        let epoch = Epoch(promise.epoch);
-        (epoch >= followed).then_some(PromisedPrimary {
+        let epoch = promise.epoch();
+        (!followed.is_after(epoch)).then_some(PromisedPrimary {
             url: promise.url?,
             epoch,
             is_followed: epoch == followed,
@@ -292,13 +298,13 @@ impl NodeReplication {
             asked.urls.extend(urls);
             for answer in answers.into_iter().flatten() {
                 let is_promised = |(promised, name): &(Epoch, String)| *promised == epoch && *name == own.name;
-                match answer.epoch >= epoch || answer.promises.iter().any(is_promised) {
+                match !epoch.is_after(answer.epoch) || answer.promises.iter().any(is_promised) {
                     true => asked.answers.push(answer),
                     false => {
                         let promised = answer.promises.iter().map(|(promised, _)| *promised);
-                        let last = epoch.0.saturating_add(EPOCHS_AHEAD_MAX);
-                        let near = promised.filter(|promised| promised.0 < last);
-                        asked.taken = near.fold(asked.taken, Epoch::max);
+                        let last = epoch.count().saturating_add(EPOCHS_AHEAD_MAX);
+                        let near = promised.filter(|promised| promised.count() < last);
+                        asked.taken = near.fold(asked.taken, Epoch::later);
                     }
                 }
             }
@@ -310,16 +316,16 @@ impl NodeReplication {
     pub(crate) fn collect_promises(&self, at_least: Epoch) -> PromiseRound {
         let (mut epoch, mut tries_left) = (at_least, DRAWS_MAX);
         loop {
-            self.claimed.store(epoch.0, Ordering::Release);
+            self.claimed.store(epoch.count(), Ordering::Release);
             let mut asked = self.ask_others(epoch);
             asked.epoch = epoch;
             tries_left -= 1;
-            if asked.taken < epoch || tries_left == 0 {
+            if epoch.is_after(asked.taken) || tries_left == 0 {
                 asked.lost = self.find_losses(&asked.answers);
                 return asked;
             }
             self.withdraw(&asked);
-            epoch = asked.taken.next();
+            epoch = epoch.behind(asked.taken);
         }
     }
 
@@ -378,11 +384,11 @@ impl NodeReplication {
         let (Some(promise), Some(ask)) = (self.promises.newest(), self.peers.get()) else {
             return;
         };
-        let question = self.request(Epoch(promise.epoch), true);
-        let urls: Vec<_> = promise.url.into_iter().collect();
+        let question = self.request(promise.epoch(), true);
+        let urls: Vec<_> = promise.url.iter().cloned().collect();
         if ask(&urls, &question).iter().any(Result::is_ok) {
             // A withdrawal that can't be saved is tried again.
-            let _ = self.promises.withdraw(Epoch(promise.epoch), &promise.name);
+            let _ = self.promises.withdraw(promise.epoch(), &promise.name);
         }
     }
 
@@ -402,42 +408,51 @@ mod tests {
 
     use super::*;
 
+    fn writer(name: &str) -> u16 {
+        name.as_bytes()[0].into()
+    }
+
+    fn epoch(count: u32, name: &str) -> Epoch {
+        Epoch::new(count, writer(name))
+    }
+
     #[test]
     fn promise_holds_after_a_restart_and_is_given_once() {
         let disk = SimDisk::new();
         let open = || Promises::open(NodeFile::open(Arc::new(disk.clone())).expect("read"));
         let promise = |epoch, name: &str| StoredPromise {
             epoch,
+            writer: writer(name),
             name: name.to_owned(),
             url: Some(format!("http://{name}:1")),
         };
         let promises = open();
-        let give = |promises: &Promises, epoch, name| promises.give(promise(epoch, name), Epoch(1));
-        promises.check(Epoch(1), "http://a:1").expect("nothing is promised");
+        let give = |promises: &Promises, epoch, name| promises.give(promise(epoch, name), Epoch::new(1, 0));
+        promises.check(epoch(1, "a")).expect("nothing is promised");
         give(&promises, 3, "b").expect("saved");
         give(&promises, 3, "b").expect("the same again");
         give(&promises, 3, "c").expect("it is b's, and stays so");
         give(&promises, 2, "c").expect("it is earlier");
         for promises in [promises, open()] {
-            assert_eq!(promises.bound(), Epoch(3));
-            promises.check(Epoch(2), "http://a:1").expect_err("it is earlier");
-            promises.check(Epoch(3), "http://a:1").expect_err("it is b's");
-            promises.check(Epoch(3), "http://b:1").expect("b");
-            promises.check(Epoch(4), "http://a:1").expect("it is later");
+            assert_eq!(promises.bound(), epoch(3, "b"));
+            promises.check(epoch(2, "a")).expect_err("it is earlier");
+            promises.check(epoch(3, "a")).expect_err("it is b's");
+            promises.check(epoch(3, "b")).expect("b");
+            promises.check(epoch(4, "a")).expect("it is later");
         }
         let promises = open();
         give(&promises, 5, "c").expect("it is later");
-        promises.withdraw(Epoch(5), "b").expect("it has none");
+        promises.withdraw(epoch(5, "b"), "b").expect("it has none");
         assert_eq!(
             promises.given_promises(),
-            [(Epoch(3), "b".to_owned()), (Epoch(5), "c".to_owned())]
+            [(epoch(3, "b"), "b".to_owned()), (epoch(5, "c"), "c".to_owned())]
         );
         // After a restart, too, the promise before it holds again.
-        open().withdraw(Epoch(5), "c").expect("saved");
+        open().withdraw(epoch(5, "c"), "c").expect("saved");
         let promises = open();
-        assert_eq!(promises.bound(), Epoch(3));
-        promises.withdraw(Epoch(3), "b").expect("saved");
-        assert_eq!(open().bound(), Epoch(0));
+        assert_eq!(promises.bound(), epoch(3, "b"));
+        promises.withdraw(epoch(3, "b"), "b").expect("saved");
+        assert_eq!(open().bound(), Epoch::default());
     }
 
     #[test]
@@ -447,17 +462,18 @@ mod tests {
         let give = |epoch: u32, followed| {
             let promise = StoredPromise {
                 epoch,
+                writer: 0,
                 name: format!("s{epoch}"),
                 url: None,
             };
-            promises.give(promise, Epoch(followed))
+            promises.give(promise, Epoch::new(followed, 0))
         };
         let most = PROMISES_MAX as u32;
         (2..most + 2).for_each(|epoch| give(epoch, 1).expect("there is room"));
         give(most + 2, 1).expect_err("there is none");
         assert_eq!(
             (promises.given_promises().len(), promises.bound()),
-            (PROMISES_MAX, Epoch(most + 1))
+            (PROMISES_MAX, Epoch::new(most + 1, 0))
         );
         give(most + 2, most).expect("a later primary was followed");
         assert_eq!(promises.given_promises().len(), 2);
@@ -467,7 +483,9 @@ mod tests {
             ..Default::default()
         });
         let name = format!("s{}", most + 2);
-        promises.withdraw(Epoch(most + 2), &name).expect_err("the disk is full");
-        assert_eq!(promises.bound(), Epoch(most + 2));
+        promises
+            .withdraw(Epoch::new(most + 2, 0), &name)
+            .expect_err("the disk is full");
+        assert_eq!(promises.bound(), Epoch::new(most + 2, 0));
     }
 }

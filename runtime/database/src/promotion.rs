@@ -34,12 +34,12 @@ impl NodeReplication {
             // If the store did not answer, no server could become the primary once the old one stepped down.
             leasing.map_or(Ok(()), |leasing| leasing.check_store())?;
             let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
-            heard = heard.max(stepped.epoch);
+            heard = heard.later(stepped.epoch);
             given = Some(stepped.epoch);
         }
         let accepts_loss = options.accepts_loss;
-        let epoch = heard.max(self.promises.bound()).max(self.log.epoch()).next();
-        let epoch = epoch.max(cutting::unused_epoch(&self.node));
+        let highest = heard.later(self.promises.bound()).later(self.log.epoch());
+        let epoch = self.node.own_epoch(cutting::unused_count(&self.node)).behind(highest);
         let lost = match leasing {
             Some(leasing) => {
                 let lost = self.synced.behind(self.received_end(), LossCause::NotRecorded);
@@ -77,7 +77,7 @@ impl NodeReplication {
         at_least: Epoch,
         asks: Option<bool>,
     ) -> Result<PromotionResult, ReplicationError> {
-        let at_least = at_least.max(self.granted_epoch());
+        let at_least = at_least.later(self.granted_epoch());
         let asked = match asks {
             Some(accepts_loss) => {
                 let asked = self.collect_promises(at_least);
@@ -94,7 +94,7 @@ impl NodeReplication {
             self.withdraw(&asked);
             return Err(error);
         }
-        let promoted = self.become_primary(database, at_least.max(asked.epoch), self.first_set(&asked));
+        let promoted = self.become_primary(database, at_least.later(asked.epoch), self.first_set(&asked));
         match &promoted {
             Ok(_) => self.claimed.store(0, Ordering::Release),
             Err(_) => self.withdraw(&asked),
@@ -114,7 +114,7 @@ impl NodeReplication {
         set: Option<Vec<PeerMember>>,
     ) -> Result<PromotionResult, ReplicationError> {
         database.adopt_safety();
-        let at_least = at_least.max(self.granted_epoch()).max(self.log.epoch().next());
+        let at_least = at_least.later(self.granted_epoch()).behind(self.log.epoch());
         let siblings = self.synced.siblings(self.log.start());
         let epoch = self.begin_promotion(&siblings, set.as_deref(), at_least)?;
         let promoted = database.promote_in(epoch);
@@ -167,7 +167,7 @@ impl NodeReplication {
         let database = self.database.upgrade();
         let database = database.ok_or_else(|| ReplicationError::Unavailable("the server stops".into()))?;
         let asks = self.is_decided_by_promises().then_some(false);
-        self.lead_with_promises(&database, self.synced.epoch().next(), asks)
+        self.lead_with_promises(&database, self.node.own_epoch(0).behind(self.synced.epoch()), asks)
     }
 
     /// Returns the standbys that the record names while this server takes over. A standby may lack records that are here, so none is in sync with
@@ -196,7 +196,8 @@ impl NodeReplication {
 
     /// Returns the lowest epoch in which this server can become the primary.
     pub(crate) fn granted_epoch(&self) -> Epoch {
-        self.leasing.get().map_or(Epoch(0), |leasing| leasing.granted_epoch())
+        let count = self.leasing.get().map_or(0, |leasing| leasing.granted_count());
+        self.node.own_epoch(count)
     }
 
     fn received_end(&self) -> Lsn {

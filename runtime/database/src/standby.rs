@@ -360,7 +360,8 @@ impl Database {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end
             .zip(self.node())
-            .and_then(|(end, node)| cutting::committed_as_primary(node, end));
+            .filter(|(end, node)| node.own_epoch(end.count()) == *end)
+            .and_then(|(end, node)| cutting::committed_as_primary(node, end.count()));
         let hidden = as_primary.map(|limit| ShownLimit {
             limit,
             hides_checkpoint: true,
@@ -518,7 +519,7 @@ impl Database {
     /// received records durable, replays them, and then takes writes. The call blocks until then. Err: it continues as a standby. If its
     /// replay had already ended, it takes no more groups until it is promoted or restarted.
     pub fn promote(&self) -> Result<PromotionResult, ReplicationError> {
-        self.promote_in(Epoch(0))
+        self.promote_in(Epoch::default())
     }
 
     /// The `promote` variant with an epoch of at least this one.

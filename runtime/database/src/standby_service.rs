@@ -158,8 +158,8 @@ impl Database {
         self.upkeep.replication.get()?.promised_primary()
     }
 
-    /// Returns the last primary that the lease names, with its epoch, if that is later than `epoch`.
-    pub(crate) fn later_leased(&self, epoch: Epoch) -> Option<(Epoch, String)> {
+    /// Returns the last primary that the lease names, with the count of its epoch, if that is later than `epoch`.
+    pub(crate) fn later_leased(&self, epoch: Epoch) -> Option<(u32, String)> {
         self.upkeep.replication.get()?.leasing.get()?.later_primary(epoch)
     }
 

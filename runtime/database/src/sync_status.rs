@@ -41,8 +41,10 @@ pub(crate) struct OtherStandby {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredStatus {
-    /// The epoch of the primary that sent it.
+    /// Count of the epoch of the primary that sent it.
     pub epoch: u32,
+    /// Writer of that epoch.
+    pub writer: u16,
     /// Level that the primary's writes waited for.
     pub safety: String,
     /// Grows within an epoch.
@@ -66,6 +68,11 @@ impl StoredStatus {
         let part = if self.in_sync { "in sync" } else { "out of sync" };
         let (level, epoch) = (&self.safety, self.epoch);
         format!("it was {part} with the primary of epoch {epoch} at {level}, by that primary's last word")
+    }
+
+    /// Returns the epoch of the primary that sent it.
+    pub fn epoch(&self) -> Epoch {
+        Epoch::new(self.epoch, self.writer)
     }
 
     /// Checks the names in it, and that of the level.
@@ -96,7 +103,7 @@ impl SyncStoreState {
         if !self.is_kept {
             return Some(LossCause::NotKept);
         }
-        let epoch = self.kept.as_ref().map(|kept| Epoch(kept.epoch));
+        let epoch = self.kept.as_ref().map(StoredStatus::epoch);
         let Some((_, heard_ns)) = self.heard.filter(|(heard, _)| Some(*heard) == epoch) else {
             return Some(LossCause::Unheard(None));
         };
@@ -135,7 +142,7 @@ impl SyncStatusStore {
         let mut kept = node.read(|document| document.status.clone());
         if let (Some(kept), Some(at)) = (&mut kept, log) {
             let has_all = at.lsn.0 >= kept.lsn;
-            kept.in_sync &= has_all && at.epoch.0 <= kept.epoch;
+            kept.in_sync &= has_all && at.epoch.allows(kept.epoch());
             kept.has_been_in_sync &= has_all;
         }
         let state = SyncStoreState {
@@ -171,7 +178,8 @@ impl SyncStatusStore {
         let mut state = self.lock();
         let has_been_in_sync = state.kept.as_ref().is_some_and(|kept| kept.has_been_in_sync);
         let kept = StoredStatus {
-            epoch: standing.epoch.0,
+            epoch: standing.epoch.count(),
+            writer: standing.epoch.writer(),
             safety: standing.safety.name().to_owned(),
             number: standing.number,
             in_sync: standing.in_sync,
@@ -264,10 +272,10 @@ impl SyncStatusStore {
         self.lock().kept.clone()
     }
 
-    /// Returns the epoch of the last primary that sent a status; 0: none did.
+    /// Returns the epoch of the last primary that sent a status; count 0: none did.
     pub fn epoch(&self) -> Epoch {
         let state = self.lock();
-        state.kept.as_ref().map_or(Epoch(0), |kept| Epoch(kept.epoch))
+        state.kept.as_ref().map(StoredStatus::epoch).unwrap_or_default()
     }
 
     /// Returns the level that the primary's writes waited for, by its last word.
@@ -296,7 +304,7 @@ impl SyncStatusStore {
         let state = self.lock();
         let known = state.kept.as_ref();
         LostRecords {
-            epoch: known.map_or(Epoch(0), |kept| Epoch(kept.epoch)),
+            epoch: known.map(StoredStatus::epoch).unwrap_or_default(),
             from: end,
             known_to: known.map(|kept| end.max(Lsn(kept.primary_lsn))),
             cause,

@@ -1,10 +1,10 @@
 //! The document that a node keeps of its cluster, replaced whole.
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
-    epoch::{Epoch, NodeId},
     loss::Lost,
+    node_id::NodeId,
     sets::{NodeSet, limit},
 };
 

@@ -1,12 +1,12 @@
 //! A standby: the primary that it follows, and its confirmations and promises.
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
     document::{FollowerStanding, LogEnd, NodeStanding, Reign, SyncStatus},
-    epoch::{Epoch, NodeId},
     loss::Promise,
     node::{Mode, Node, NodeRefusal},
+    node_id::NodeId,
 };
 
 /// A standby's report to the primary that it follows.

@@ -2,13 +2,13 @@
 
 use std::collections::BTreeMap;
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
     document::{LeaseRecord, NodeStanding, Reign, SetChange, SyncStatus},
-    epoch::{Epoch, NodeId},
     follow::ProgressReport,
     node::{LeaseView, Mode, Node, NodeRefusal},
+    node_id::NodeId,
     promote::{HandOver, PromotionStage},
     sets::{NodeSet, is_confirmed, needed},
 };

@@ -16,19 +16,19 @@
 //! - A change of the sync set is like a write: while it is under way, both sets count.
 
 mod document;
-mod epoch;
 mod follow;
 mod lead;
 mod loss;
 mod node;
+mod node_id;
 mod promote;
 mod sets;
 
 pub use document::{Document, FollowerStanding, LeaseRecord, LogEnd, NodeStanding, Reign, SetChange, SyncStatus};
-pub use epoch::{Epoch, NodeId};
 pub use follow::ProgressReport;
 pub use lead::{LeaseWish, Limit, PeerReport};
 pub use loss::{Basis, Doubt, LossClass, Lost, Promise};
 pub use node::{Config, LeaseView, Mode, Node, NodeEvent, NodeRefusal, OpenAs};
+pub use node_id::NodeId;
 pub use promote::{HandOver, PromotionRequest, PromotionStage, PromotionState};
 pub use sets::{NodeSet, is_confirmed, is_read_quorum, limit, needed};

@@ -1,10 +1,10 @@
 //! The losses of a promotion: which answers exclude one, and which one is named where they do not.
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
     document::{LogEnd, SyncStatus},
-    epoch::{Epoch, NodeId},
+    node_id::NodeId,
     sets::{NodeSet, is_read_quorum},
 };
 

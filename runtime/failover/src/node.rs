@@ -1,13 +1,13 @@
 //! The state of a node, and the one function that changes it.
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
     document::{Document, LeaseRecord, NodeStanding, Reign, SyncStatus},
-    epoch::{Epoch, NodeId},
     follow::ProgressReport,
     lead::{LeaderState, PeerReport},
     loss::{Lost, Promise},
+    node_id::NodeId,
     promote::{PromotionRequest, PromotionState},
 };
 
@@ -213,7 +213,7 @@ impl Node {
     pub(crate) fn draw_epoch(&mut self) -> Epoch {
         let record = self.record().map_or(Epoch::default(), |record| record.epoch);
         let highest = self.document.highest().later(self.heard).later(record);
-        self.document.claimed = Epoch::after(highest, self.id);
+        self.document.claimed = Epoch::new(0, self.id.writer()).behind(highest);
         self.document.claimed
     }
 

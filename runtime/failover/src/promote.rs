@@ -1,12 +1,12 @@
 //! The way to lead. A standby takes it by hand, by the lease or by a hand-over. A primary takes it when it opens its directory.
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
     document::{FollowerStanding, LeaseRecord, LogEnd, NodeStanding, Reign, SyncStatus},
-    epoch::{Epoch, NodeId},
     loss::{Basis, LossClass, Lost, Promise},
     node::{Mode, Node, NodeRefusal},
+    node_id::NodeId,
     sets::NodeSet,
 };
 

@@ -2,7 +2,7 @@
 
 use reprise_base::{Lsn, Safety};
 
-use crate::epoch::NodeId;
+use crate::node_id::NodeId;
 
 /// Nodes, each once, in order.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]

@@ -22,7 +22,7 @@ pub(crate) struct Continuity {
 impl Continuity {
     pub const BEGINNING: Self = Self {
         chain: 0,
-        epoch: Epoch(0),
+        epoch: Epoch::new(0, 0),
         lsn: Lsn(0),
     };
 }
@@ -259,7 +259,7 @@ pub(crate) fn validate_block(
             stranger("chain to the block before", before.chain.into(), header.chain.into())
         }
         Some(before) if header.epoch < before.epoch => {
-            stranger("epoch of the block", before.epoch.0.into(), header.epoch.0.into())
+            stranger("epoch of the block", before.epoch.to_bits(), header.epoch.to_bits())
         }
         Some(before) if header.lsn != before.lsn => stranger("LSN of the block", before.lsn.0, header.lsn.0),
         _ => Ok(Continuity {

@@ -69,7 +69,7 @@ impl<P: Send + 'static> Log<P> {
         self.shared.lock().received
     }
 
-    /// Makes a standby's log a primary's, in a new epoch, `at_least` this one: it takes appends, and no more groups. All received
+    /// Makes a standby's log a primary's, in a new epoch, `at_least` this one and of its writer: it takes appends, and no more groups. All received
     /// records are durable then. None: it is no standby's log.
     pub fn promote(&self, at_least: Epoch) -> Result<Option<Epoch>, LogError> {
         let Some(received) = self.received() else {
@@ -94,7 +94,7 @@ impl<P: Send + 'static> Log<P> {
             return Err(error.clone());
         }
         state.received = None;
-        state.epoch = state.epoch.next().max(at_least);
+        state.epoch = at_least.behind(state.epoch);
         if let Some((nvram, _)) = &rings {
             nvram.marks.set_epoch(state.epoch);
         }

@@ -53,6 +53,8 @@ pub struct LogConfig {
     pub settings_hash: u64,
     /// `Standby`: the log takes groups of a primary instead of appends.
     pub role: Role,
+    /// The part of the node's identity that its epochs carry.
+    pub writer: u16,
     /// Id for a log that is created now.
     pub new_database_id: [u8; 16],
     /// Unguessable, for the blocks of a log that is created now.
@@ -75,6 +77,7 @@ impl LogConfig {
             append_wait_max: Duration::from_secs(10),
             settings_hash: 0,
             role: Role::Primary,
+            writer: 0,
             new_database_id,
             new_block_key: 0,
             expected_database_id: None,
@@ -355,7 +358,7 @@ fn check_memory(found: &VerifyReport, config: &LogConfig) -> Result<(), LogError
 fn first_epoch(config: &LogConfig) -> Epoch {
     match config.role {
         Role::Standby => Epoch::default(),
-        Role::Primary | Role::ReadOnly => Epoch::default().next(),
+        Role::Primary | Role::ReadOnly => Epoch::new(1, config.writer),
     }
 }
 
@@ -422,7 +425,7 @@ impl OpenedFiles {
         let block_epoch = scan.next.epoch;
         // Durable with the first record that is written, and so before anything of it is acknowledged.
         if config.role != Role::Standby {
-            scan.next.epoch = scan.next.epoch.next();
+            scan.next.epoch = Epoch::new(0, config.writer).behind(scan.next.epoch);
         }
         let is_continued = newest.settings_hash == config.settings_hash;
         let segment_room = newest.file_bytes.saturating_sub(SEGMENT_HEADER_BYTES as u64);

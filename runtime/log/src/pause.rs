@@ -35,12 +35,12 @@ impl<P: Send + 'static> Log<P> {
     }
 
     /// Takes appends again after `pause`, and returns their epoch. If another server may have written meanwhile, it is a new epoch,
-    /// `at_least` this one. All earlier records are durable then.
+    /// `at_least` this one and of its writer. All earlier records are durable then.
     pub fn resume(&self, at_least: Option<Epoch>) -> Result<Epoch, LogError> {
         let mut state = self.wait_until_durable(at_least.is_some())?;
         let nvram = self.nvram.get();
         if let (Some(at_least), Some(_)) = (at_least, &state.paused) {
-            state.epoch = state.epoch.next().max(at_least);
+            state.epoch = at_least.behind(state.epoch);
             nvram.iter().for_each(|nvram| nvram.marks.set_epoch(state.epoch));
         }
         state.paused = None;

@@ -237,7 +237,7 @@ impl RegionHeader {
     pub fn write(&self, memory: &dyn Memory, epoch: Epoch, copied: Lsn) {
         Self::erase(memory);
         memory.store(COPIED_AT, freed_word(copied.0));
-        memory.store(EPOCH_AT, freed_word(u64::from(epoch.0)));
+        memory.store(EPOCH_AT, freed_word(epoch.to_bits()));
         for ring in 0..self.geometry.rings {
             memory.store(self.geometry.freed_at(ring), freed_word(0));
         }

@@ -62,7 +62,7 @@ impl Region {
         let void = between.filter(|numbers| !numbers.is_empty());
         let epoch = self.mark(Geometry::epoch_at())?;
         Ok(RegionContents {
-            epoch: Epoch(u32::try_from(epoch).map_err(|_| RegionError::Header)?),
+            epoch: Epoch::from_bits(epoch).ok_or(RegionError::Header)?,
             copied: Lsn(self.mark(Geometry::copied_at())?),
             void: void.collect(),
             objects_bytes: u64::from(self.geometry().rings) * self.geometry().objects_bytes,

@@ -51,7 +51,7 @@ impl RegionMarks {
 
     /// Sets the epoch of later records. The files must hold all records of the region: it holds records of one epoch.
     pub fn set_epoch(&self, epoch: Epoch) {
-        self.0.store(Geometry::epoch_at(), freed_word(u64::from(epoch.0)));
+        self.0.store(Geometry::epoch_at(), freed_word(epoch.to_bits()));
         self.0.drain();
     }
 }

@@ -65,12 +65,19 @@ pub(crate) fn check_position(
         return Err(JoinRefusal::new(StandbyRefusal::Partitions, reason));
     }
     let (epoch, lsn, history) = hello.position;
-    if epoch > log.epoch() {
+    if epoch.is_after(log.epoch()) {
         let reason = format!(
             "the standby has seen epoch {epoch}, this server is of epoch {}: it was deposed",
             log.epoch()
         );
         return Err(JoinRefusal::new(StandbyRefusal::Diverged, reason));
+    }
+    if is_forked(epoch, lsn, log) {
+        return Err(diverged(
+            lsn,
+            log,
+            "an epoch begins before it there that its records are not of",
+        ));
     }
     let known = match log.history_at(lsn) {
         Ok(known) => known,
@@ -87,6 +94,15 @@ pub(crate) fn check_position(
         None if lsn > log.durable() => Err(diverged(lsn, log, "it is beyond what this primary holds")),
         None => Err(gone(lsn)),
     }
+}
+
+/// Whether records before the LSN are of an epoch behind the standby's, or of another one with its count. The epoch of a standby without
+/// records of it is this primary's own.
+fn is_forked(epoch: Epoch, lsn: Lsn, log: &dyn ShippedLog) -> bool {
+    let epochs = log.epochs();
+    let is_known = epoch == log.epoch() || epochs.iter().any(|start| start.epoch == epoch);
+    let mut before = epochs.iter().filter(|start| start.start < lsn);
+    before.any(|start| start.epoch > epoch || (!is_known && start.epoch.count() == epoch.count()))
 }
 
 fn unreadable(error: &LogError) -> JoinRefusal {
@@ -106,7 +122,7 @@ fn diverged(lsn: Lsn, log: &dyn ShippedLog, why: &str) -> JoinRefusal {
 
 /// Checks whether the standby may cut off its records that are not here: it was not written to in a later epoch.
 pub(crate) fn may_be_cut(hello: &Hello<'_>, verdict: &JoinRefusal, log: &dyn ShippedLog) -> bool {
-    verdict.refusal == StandbyRefusal::Diverged && hello.position.0 <= log.epoch()
+    verdict.refusal == StandbyRefusal::Diverged && !hello.position.0.is_after(log.epoch())
 }
 
 /// Refuses the word of a standby for another primary's epoch.
@@ -145,7 +161,7 @@ mod tests {
         }
 
         fn epoch(&self) -> Epoch {
-            Epoch(2)
+            Epoch::new(2, 0)
         }
 
         fn durable(&self) -> Lsn {
@@ -169,7 +185,11 @@ mod tests {
         }
 
         fn epochs(&self) -> Vec<EpochStart> {
-            Vec::new()
+            vec![EpochStart {
+                epoch: Epoch::new(2, 0),
+                start: Lsn(6),
+                history: History(77),
+            }]
         }
 
         fn reader(&self, _: Lsn) -> Result<LogReader, LogError> {
@@ -193,14 +213,14 @@ mod tests {
 
     #[test]
     fn a_position_is_compared_where_it_can_be() {
-        let checked = |epoch, lsn, history| {
+        let checked_of = |epoch: Epoch, lsn, history| {
             let hello = Hello {
                 protocol: SHIP_PROTOCOL,
                 wants: Wants::Log,
                 format: FORMAT_VERSION,
                 database_id: [7; 16],
                 partitions: 4,
-                position: (Epoch(epoch), Lsn(lsn), History(history)),
+                position: (epoch, Lsn(lsn), History(history)),
                 ticket: [0; 16],
                 name: "s1",
             };
@@ -209,11 +229,16 @@ mod tests {
                 .map(|position| position.map(|at| at.lsn.0))
                 .map_err(|verdict| verdict.refusal)
         };
+        let checked = |count, lsn, history| checked_of(Epoch::new(count, 0), lsn, history);
         assert_eq!(checked(2, 10, 77), Ok(Some(10)));
         assert_eq!(checked(1, 5, 77), Ok(Some(5)));
         assert_eq!(checked(1, 5, 78), Err(StandbyRefusal::Diverged));
         assert_eq!(checked(1, 4, 77), Err(StandbyRefusal::Gone));
         assert_eq!(checked(3, 10, 77), Err(StandbyRefusal::Diverged));
+        // Its records are of other epochs, whatever the sums say.
+        assert_eq!(checked(1, 7, 77), Err(StandbyRefusal::Diverged));
+        assert_eq!(checked_of(Epoch::new(2, 1), 10, 77), Err(StandbyRefusal::Diverged));
+        assert_eq!(checked_of(Epoch::new(2, 1), 6, 77), Ok(Some(6)));
         // A record that was sent before it was durable here may have arrived there: that passes.
         assert_eq!(checked(2, 13, 77), Err(StandbyRefusal::Unavailable));
         assert_eq!(checked(2, 14, 77), Err(StandbyRefusal::Diverged));

@@ -448,7 +448,7 @@ impl LogReceiver {
             replayed: found.replayed.min(received),
             view: found.view.min(received),
             room_bytes: found.room_bytes,
-            epoch: self.welcome.as_ref().map_or(Epoch(0), |welcome| welcome.epoch),
+            epoch: self.welcome.as_ref().map_or(Epoch::new(0, 0), |welcome| welcome.epoch),
             saved_status: self.saved_status,
         }
     }

@@ -130,7 +130,7 @@ mod tests {
     /// A heartbeat that returns a time; 0: none.
     fn beat(echo_ms: u64, durable: u64) -> BeatSeen {
         BeatSeen {
-            epoch: Epoch(1),
+            epoch: Epoch::new(1, 0),
             echo_ns: Some(echo_ms * MS).filter(|echo_ns| *echo_ns > 0),
             came_ns: 0,
             durable: Lsn(durable),

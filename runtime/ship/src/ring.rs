@@ -398,7 +398,7 @@ mod tests {
         ring.take(&Group {
             first: Lsn(first),
             end: Position {
-                epoch: Epoch(1),
+                epoch: Epoch::new(1, 0),
                 lsn: Lsn(end),
                 history: History(7),
             },

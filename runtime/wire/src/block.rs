@@ -5,7 +5,7 @@ use reprise_base::{
     limits::{BLOCK_BYTES_MAX, LOG_ALIGN_BYTES},
 };
 
-use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
+use crate::{WireError, check, corrupt, crc32c, u16_at, u32_at, u64_at};
 
 pub const BLOCK_HEADER_BYTES: usize = 48;
 /// The unit of the counted memory in a block.
@@ -70,8 +70,9 @@ pub fn seal_block(header: &BlockHeader, block: &mut [u8]) -> u32 {
     out[24..28].copy_from_slice(&payload_crc.to_le_bytes());
     out[28..32].copy_from_slice(&header.chain.to_le_bytes());
     out[32..36].copy_from_slice(&header.tag.to_le_bytes());
-    out[36..40].copy_from_slice(&header.epoch.0.to_le_bytes());
-    out[40..44].copy_from_slice(&(header.kind as u32).to_le_bytes());
+    out[36..40].copy_from_slice(&header.epoch.count().to_le_bytes());
+    out[40..42].copy_from_slice(&(header.kind as u16).to_le_bytes());
+    out[42..44].copy_from_slice(&header.epoch.writer().to_le_bytes());
     out[44..48].copy_from_slice(&header.memory_units.to_le_bytes());
     let crc = crc32c(&out[CHECKED_AT..]);
     out[4..8].copy_from_slice(&crc.to_le_bytes());
@@ -88,7 +89,7 @@ impl BlockHeader {
         check("block magic", MAGIC, u32_at(bytes, 0))?;
         let crc = crc32c(&bytes[CHECKED_AT..]);
         check("block header checksum", crc, u32_at(bytes, 4))?;
-        let kind = match u32_at(bytes, 40) {
+        let kind = match u16_at(bytes, 40) {
             0 => BlockKind::Data,
             1 => BlockKind::Seal,
             2 => BlockKind::Close,
@@ -102,7 +103,7 @@ impl BlockHeader {
             payload_crc: u32_at(bytes, 24),
             chain: u32_at(bytes, 28),
             tag: u32_at(bytes, 32),
-            epoch: Epoch(u32_at(bytes, 36)),
+            epoch: Epoch::new(u32_at(bytes, 36), u16_at(bytes, 42)),
             memory_units: u32_at(bytes, 44),
         };
         header.check_sizes()?;

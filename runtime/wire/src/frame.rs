@@ -2,7 +2,7 @@
 
 use reprise_base::{Epoch, Lsn, Safety, limits::BLOCK_BYTES_MAX};
 
-use crate::{FORMAT_VERSION, History, WireError, check, corrupt, crc32c, crc32c_behind, u32_at, u64_at};
+use crate::{FORMAT_VERSION, History, WireError, check, corrupt, crc32c, crc32c_behind, u16_at, u32_at, u64_at};
 
 mod comparison;
 mod epochs;
@@ -15,7 +15,7 @@ pub use epochs::{EpochSeen, Epochs};
 pub use sync_update::{MemberSeen, STANDING_MAX, SetPart, SyncUpdate};
 
 /// Both sides speak the same one.
-pub const SHIP_PROTOCOL: u16 = 7;
+pub const SHIP_PROTOCOL: u16 = 8;
 /// Before the body of each frame: checksum and kind.
 pub const FRAME_HEADER_BYTES: usize = 8;
 /// Longest name of a standby, in bytes.
@@ -40,11 +40,11 @@ const _: () = assert!(FILE_PATH_BYTES_MAX <= u8::MAX as usize);
 
 /// The checksum covers all bytes of a frame from here on.
 const CHECKED_AT: usize = 4;
-const HELLO_BYTES: usize = FRAME_HEADER_BYTES + 60;
-const WELCOME_BYTES: usize = FRAME_HEADER_BYTES + 16;
+const HELLO_BYTES: usize = FRAME_HEADER_BYTES + 62;
+const WELCOME_BYTES: usize = FRAME_HEADER_BYTES + 18;
 const REFUSED_BYTES: usize = FRAME_HEADER_BYTES;
 const FILE_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 44;
-const FILES_END_BYTES: usize = FRAME_HEADER_BYTES + 16;
+const FILES_END_BYTES: usize = FRAME_HEADER_BYTES + 18;
 const HEARTBEAT_BYTES: usize = FRAME_HEADER_BYTES + 32;
 const PROGRESS_BYTES: usize = FRAME_HEADER_BYTES + 64;
 
@@ -261,6 +261,10 @@ impl FrameFields {
         self.put(&value.to_le_bytes())
     }
 
+    fn epoch(&mut self, epoch: Epoch) -> &mut Self {
+        self.u32(epoch.count()).u16(epoch.writer())
+    }
+
     /// Returns the frame with the checksum of its bytes and of `tail` behind them.
     fn seal(mut self, tail: &[u8]) -> Vec<u8> {
         let crc = crc32c_behind(crc32c(&self.0[CHECKED_AT..]), tail);
@@ -279,11 +283,12 @@ impl GroupFrame<'_> {
         let mut head = [0; GROUP_HEAD_BYTES];
         head[CHECKED_AT] = Kind::Group as u8;
         let mut put = |at: usize, field: &[u8]| head[at..at + field.len()].copy_from_slice(field);
-        put(8, &self.epoch.0.to_le_bytes());
+        put(8, &self.epoch.count().to_le_bytes());
         put(12, &self.history.0.to_le_bytes());
         put(16, &self.first.0.to_le_bytes());
         put(24, &self.end.0.to_le_bytes());
-        put(32, &FORMAT_VERSION.to_le_bytes());
+        put(32, &(FORMAT_VERSION as u16).to_le_bytes());
+        put(34, &self.epoch.writer().to_le_bytes());
         put(36, &(self.records.len() as u32).to_le_bytes());
         let crc = crc32c_behind(crc32c(&head[CHECKED_AT..]), self.records);
         head[..CHECKED_AT].copy_from_slice(&crc.to_le_bytes());
@@ -314,7 +319,7 @@ impl Frame<'_> {
             Self::Hello(hello) => hello.encode(),
             Self::Welcome(welcome) => {
                 let mut out = FrameFields::new(Kind::Welcome);
-                out.u32(welcome.epoch.0).u64(welcome.durable.0);
+                out.epoch(welcome.epoch).u64(welcome.durable.0);
                 put_text(&mut out, welcome.safety as u16, welcome.primary);
                 out.seal(&[])
             }
@@ -326,7 +331,7 @@ impl Frame<'_> {
             Self::File(chunk) => [&chunk.head(), chunk.bytes].concat(),
             Self::FilesEnd(end) => {
                 let mut out = FrameFields::new(Kind::FilesEnd);
-                out.u32(end.count).u32(end.epoch.0).u64(end.lsn.0);
+                out.u32(end.count).epoch(end.epoch).u64(end.lsn.0);
                 out.seal(&[])
             }
             Self::Group(group) => [&group.head()[..], group.records].concat(),
@@ -354,7 +359,7 @@ impl Hello<'_> {
         let mut out = FrameFields::new(Kind::Hello);
         out.u16(self.protocol).u16(self.wants as u16).u32(self.format);
         out.put(&self.database_id).put(&self.ticket);
-        out.u32(epoch.0).u32(history.0).u64(lsn.0).u16(self.partitions);
+        out.epoch(epoch).u32(history.0).u64(lsn.0).u16(self.partitions);
         out.put(&[0, self.name.len() as u8]).put(self.name.as_bytes());
         out.seal(&[])
     }
@@ -375,7 +380,7 @@ impl Progress {
         out.u64(self.sent_ns);
         out.u64(self.received.0).u64(self.persisted.0);
         out.u64(self.replayed.0).u64(self.view.0).u64(self.room_bytes);
-        out.u32(self.epoch.0).u32(0).u64(self.saved_status);
+        out.epoch(self.epoch).u16(0).u64(self.saved_status);
         out.seal(&[])
     }
 }
@@ -402,8 +407,8 @@ impl<'a> Frame<'a> {
                 check("length of the end of files", FILES_END_BYTES, bytes.len())?;
                 Ok(Self::FilesEnd(FilesEnd {
                     count: u32_at(bytes, 8),
-                    epoch: Epoch(u32_at(bytes, 12)),
-                    lsn: Lsn(u64_at(bytes, 16)),
+                    epoch: epoch_at(bytes, 12),
+                    lsn: Lsn(u64_at(bytes, 18)),
                 }))
             }
             kind if kind == Kind::Group as u8 => GroupFrame::decode(bytes).map(Self::Group),
@@ -419,8 +424,8 @@ impl<'a> Frame<'a> {
     }
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> u16 {
-    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+fn epoch_at(bytes: &[u8], at: usize) -> Epoch {
+    Epoch::new(u32_at(bytes, at), u16_at(bytes, at + 4))
 }
 
 fn bytes_at<const N: usize>(bytes: &[u8], at: usize) -> [u8; N] {
@@ -476,12 +481,8 @@ impl<'a> Hello<'a> {
             format: u32_at(bytes, 12),
             database_id: bytes_at(bytes, 16),
             ticket: bytes_at(bytes, 32),
-            position: (
-                Epoch(u32_at(bytes, 48)),
-                Lsn(u64_at(bytes, 56)),
-                History(u32_at(bytes, 52)),
-            ),
-            partitions: u16_at(bytes, 64),
+            position: (epoch_at(bytes, 48), Lsn(u64_at(bytes, 58)), History(u32_at(bytes, 54))),
+            partitions: u16_at(bytes, 66),
             name: text(name)?,
         })
     }
@@ -490,11 +491,11 @@ impl<'a> Hello<'a> {
 impl<'a> Welcome<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a welcome", WELCOME_BYTES, bytes)?;
-        let (number, primary) = text_at(bytes, 20)?;
+        let (number, primary) = text_at(bytes, 22)?;
         let safety = Safety::ALL.into_iter().find(|level| *level as u16 == number);
         Ok(Self {
-            epoch: Epoch(u32_at(bytes, 8)),
-            durable: Lsn(u64_at(bytes, 12)),
+            epoch: epoch_at(bytes, 8),
+            durable: Lsn(u64_at(bytes, 14)),
             safety: safety.ok_or_else(|| corrupt("safety level in a welcome", "0 to 5", number))?,
             primary,
         })
@@ -554,10 +555,10 @@ impl<'a> GroupFrame<'a> {
     fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
         check_head("length of a group", GROUP_HEAD_BYTES + 1, bytes)?;
         let (head, records) = bytes.split_at(GROUP_HEAD_BYTES);
-        check("format version of a group", FORMAT_VERSION, u32_at(head, 32))?;
+        check("format version of a group", FORMAT_VERSION, u16_at(head, 32).into())?;
         check("bytes of a group's records", u32_at(head, 36) as usize, records.len())?;
         let group = Self {
-            epoch: Epoch(u32_at(head, 8)),
+            epoch: Epoch::new(u32_at(head, 8), u16_at(head, 34)),
             history: History(u32_at(head, 12)),
             first: Lsn(u64_at(head, 16)),
             end: Lsn(u64_at(head, 24)),
@@ -596,10 +597,10 @@ impl Progress {
             replayed: Lsn(u64_at(bytes, 32)),
             view: Lsn(u64_at(bytes, 40)),
             room_bytes: u64_at(bytes, 48),
-            epoch: Epoch(u32_at(bytes, 56)),
+            epoch: epoch_at(bytes, 56),
             saved_status: u64_at(bytes, 64),
         };
-        check("bytes behind a progress's epoch", 0, u32_at(bytes, 60))?;
+        check("bytes behind a progress's epoch", 0, u16_at(bytes, 62))?;
         match progress.persisted.max(progress.replayed).max(progress.view) <= progress.received {
             true => Ok(progress),
             false => Err(corrupt(

@@ -101,6 +101,10 @@ fn crc32c_behind_zeros(before: u32, bytes: u32) -> u32 {
     !(crc_fast::checksum_combine(algorithm, state, 0, bytes.into()) as u32)
 }
 
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_le_bytes([bytes[at], bytes[at + 1]])
+}
+
 fn u32_at(bytes: &[u8], at: usize) -> u32 {
     u32::from_le_bytes(bytes[at..at + 4].try_into().expect("4 bytes"))
 }

@@ -3,15 +3,15 @@
 use reprise_abi::SEMANTICS;
 use reprise_base::{Epoch, Lsn, limits::LOG_ALIGN_BYTES};
 
-use crate::{WireError, check, corrupt, crc32c, u32_at, u64_at};
+use crate::{WireError, check, corrupt, crc32c, u16_at, u32_at, u64_at};
 
 /// Bytes of the header; the segment's first block follows at once.
 pub const SEGMENT_HEADER_BYTES: usize = LOG_ALIGN_BYTES;
 /// Version of everything in this crate, and of the inputs of a digest. Files of another version are refused.
-pub const FORMAT_VERSION: u32 = 8;
+pub const FORMAT_VERSION: u32 = 9;
 
 const MAGIC: [u8; 8] = *b"RPRSLOG\n";
-const FIELDS_BYTES: usize = 72;
+const FIELDS_BYTES: usize = 74;
 const CRC_AT: usize = SEGMENT_HEADER_BYTES - 4;
 
 /// CRC-32C of the bytes of all records since the log's beginning, however blocks divide them. Each record counts in the form of the node
@@ -47,11 +47,12 @@ impl SegmentHeader {
         out[16..32].copy_from_slice(&self.database_id);
         out[32..40].copy_from_slice(&self.start.0.to_le_bytes());
         out[40..48].copy_from_slice(&self.settings_hash.to_le_bytes());
-        out[48..52].copy_from_slice(&self.epoch.0.to_le_bytes());
+        out[48..52].copy_from_slice(&self.epoch.count().to_le_bytes());
         out[52..56].copy_from_slice(&self.chain.to_le_bytes());
         out[56..60].copy_from_slice(&self.block_key.to_le_bytes());
         out[60..68].copy_from_slice(&self.place.to_le_bytes());
         out[68..72].copy_from_slice(&self.history.0.to_le_bytes());
+        out[72..74].copy_from_slice(&self.epoch.writer().to_le_bytes());
         let crc = crc32c(&out[..CRC_AT]);
         out[CRC_AT..].copy_from_slice(&crc.to_le_bytes());
         out
@@ -82,7 +83,7 @@ impl SegmentHeader {
             start: Lsn(u64_at(bytes, 32)),
             place: u64_at(bytes, 60),
             settings_hash: u64_at(bytes, 40),
-            epoch: Epoch(u32_at(bytes, 48)),
+            epoch: Epoch::new(u32_at(bytes, 48), u16_at(bytes, 72)),
             history: History(u32_at(bytes, 68)),
             chain: u32_at(bytes, 52),
             block_key: u32_at(bytes, 56),

@@ -88,6 +88,9 @@ pub struct Replication {
     /// Counts the openings of this database as primary, on whichever node; 0 without a log. On a primary the one in which it writes, else
     /// that of the last record here.
     pub epoch: u32,
+    /// Writer of that epoch: a part of the identity of the node that was its primary.
+    #[serde(default)]
+    pub epoch_writer: u16,
     /// Safety level that an acknowledged write has waited for: `local-async`, `local-sync`, `1-safe`, `2-safe`, `very-safe` or
     /// `quorum`.
     pub safety: String,
@@ -298,6 +301,9 @@ pub struct StepDownRequest {
 pub struct PromiseRequest {
     /// The epoch in which the server is to lead.
     pub epoch: u32,
+    /// Writer of that epoch: a part of the identity of the node that was its primary.
+    #[serde(default)]
+    pub epoch_writer: u16,
     /// Name of the server.
     #[schema(min_length = 1, max_length = 64, pattern = "^(?!\\.{1,2}$)[A-Za-z0-9._-]+$")]
     pub name: String,
@@ -317,6 +323,9 @@ pub struct EpochPromise {
     pub name: String,
     /// Epoch of the primary whose history its log has.
     pub epoch: u32,
+    /// Writer of that epoch: a part of the identity of the node that was its primary.
+    #[serde(default)]
+    pub epoch_writer: u16,
     /// End of its log.
     pub end_lsn: U64,
     /// A primary told it to be in sync since its log began.
@@ -333,6 +342,9 @@ pub struct EpochPromise {
 pub struct GivenPromise {
     /// The standby follows no primary before it.
     pub epoch: u32,
+    /// Writer of that epoch: a part of the identity of the node that was its primary.
+    #[serde(default)]
+    pub epoch_writer: u16,
     /// Name of the server that may lead in it.
     pub name: String,
 }
@@ -342,6 +354,9 @@ pub struct GivenPromise {
 pub struct PromiseStatus {
     /// Epoch of the primary.
     pub epoch: u32,
+    /// Writer of that epoch: a part of the identity of the node that was its primary.
+    #[serde(default)]
+    pub epoch_writer: u16,
     /// Grows within an epoch.
     pub number: U64,
     /// All standbys of that primary.
@@ -370,6 +385,9 @@ pub struct PromiseMember {
 pub struct SteppedDown {
     /// The one that ended.
     pub epoch: u32,
+    /// Writer of that epoch: a part of the identity of the node that was its primary.
+    #[serde(default)]
+    pub epoch_writer: u16,
     /// End of the old primary's log: every record before it is durable on the standby that takes over.
     pub lsn: U64,
 }

@@ -12,6 +12,10 @@ pub struct Status {
     pub role: String,
     /// Current epoch. It grows by one at each start that writes. Null without a log.
     pub epoch: Option<u32>,
+    /// Writer of that epoch: a part of the identity of the node that was its primary. Two primaries of one epoch differ in it. 0: the node had no
+    /// identity yet, as without replication. Null without a log.
+    #[serde(default)]
+    pub epoch_writer: Option<u16>,
     /// Phase of the server.
     pub phase: Phase,
     /// Form in which the log records procedures without a declaration: `command`, `physiological`, `auto`, `both` or `none`.

@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 
-use reprise_base::Role;
+use reprise_base::{Epoch, Role};
 use reprise_observe::RefusalReason;
 
 use crate::state::Parts;
@@ -124,7 +124,7 @@ pub fn push(parts: &Parts, out: &mut Vec<u8>) {
         BUILD.0
     );
     push_head(EPOCH, &mut text);
-    let _ = writeln!(text, "{} {}", EPOCH.0, status.epoch.map_or(0, |epoch| epoch.0));
+    let _ = writeln!(text, "{} {}", EPOCH.0, status.epoch.map_or(0, Epoch::count));
     push_head(ROLE, &mut text);
     for role in [Role::Primary, Role::Standby, Role::ReadOnly] {
         let is_it = u8::from(role == status.role);

@@ -32,7 +32,7 @@ pub async fn promise(
     let asked: PromiseRequest = body::read_question(&state, request, "a question for a promise").await?;
     check_node_name(&asked.name).map_err(Refusal::malformed)?;
     let question = PromiseQuestion {
-        epoch: Epoch(asked.epoch),
+        epoch: Epoch::new(asked.epoch, asked.epoch_writer),
         name: asked.name.clone(),
         url: asked.url.map(Into::into),
         is_withdrawn: asked.withdrawn,
@@ -45,16 +45,22 @@ pub async fn promise(
         .await?;
     Ok(Json(EpochPromise {
         name: answer.name,
-        epoch: answer.epoch.0,
+        epoch: answer.epoch.count(),
+        epoch_writer: answer.epoch.writer(),
         end_lsn: U64(answer.end.0),
         has_been_in_sync: answer.has_been_in_sync,
         promises: answer
             .promises
             .into_iter()
-            .map(|(epoch, name)| GivenPromise { epoch: epoch.0, name })
+            .map(|(epoch, name)| GivenPromise {
+                epoch: epoch.count(),
+                epoch_writer: epoch.writer(),
+                name,
+            })
             .collect(),
         status: answer.status.map(|status| PromiseStatus {
-            epoch: status.epoch.0,
+            epoch: status.epoch.count(),
+            epoch_writer: status.epoch.writer(),
             number: U64(status.number),
             members: status
                 .members

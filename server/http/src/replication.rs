@@ -100,7 +100,7 @@ pub async fn promote(
     });
     let promoted = promoted.await?;
     Ok(Json(Promotion {
-        epoch: promoted.epoch.0,
+        epoch: promoted.epoch.count(),
         lsn: U64(promoted.lsn.0),
         stepped_down: promoted.has_stepped_down,
         may_be_lost: promoted.may_be_lost.map(lost),
@@ -137,7 +137,8 @@ pub async fn step_down(
         })
         .await?;
     Ok(Json(SteppedDown {
-        epoch: stepped.epoch.0,
+        epoch: stepped.epoch.count(),
+        epoch_writer: stepped.epoch.writer(),
         lsn: U64(stepped.lsn.0),
     }))
 }
@@ -267,7 +268,8 @@ fn alone(router: &Router) -> ReplicationInfo {
 pub fn answer(info: ReplicationInfo, router: &Router) -> Replication {
     Replication {
         role: info.role.name().to_owned(),
-        epoch: info.epoch.0,
+        epoch: info.epoch.count(),
+        epoch_writer: info.epoch.writer(),
         safety: info.safety.name().to_owned(),
         reached: info.reached.name().to_owned(),
         primary: info.primary.as_deref().map(str::to_owned),
@@ -284,7 +286,7 @@ pub fn answer(info: ReplicationInfo, router: &Router) -> Replication {
         other_primary: router.other_primary().map(|other| OtherPrimary {
             name: other.name,
             url: other.url,
-            epoch: other.epoch.0,
+            epoch: other.epoch.count(),
         }),
     }
 }
@@ -317,7 +319,7 @@ fn out_of_sync(laggard: RouterOutOfSync) -> OutOfSync {
 
 fn lost(range: RouterLost) -> LostRange {
     LostRange {
-        epoch: range.epoch.0,
+        epoch: range.epoch.count(),
         from_lsn: U64(range.from.0),
         known_to_lsn: range.known_to.map(|known_to| U64(known_to.0)),
         proven: range.is_proven(),
@@ -331,7 +333,7 @@ fn lost(range: RouterLost) -> LostRange {
 fn cut(records: CutRecords) -> Cut {
     Cut {
         name: records.name,
-        epoch: records.epoch.0,
+        epoch: records.epoch.count(),
         from_lsn: U64(records.from.0),
         to_lsn: U64(records.to.0),
         acknowledged: records.may_be_acknowledged,

@@ -12,7 +12,7 @@ use reprise_api::{
     ArchiveInfo, DeploymentStatus, Health, MemoryStatus, MemoryUse, NvramRing, NvramStatus, Phase, Readiness,
     RecoveryStep, Status, U64,
 };
-use reprise_base::{Lsn, MemoryKind, MemoryLedger, memory::memory_kept_back};
+use reprise_base::{Epoch, Lsn, MemoryKind, MemoryLedger, memory::memory_kept_back};
 use reprise_codec::{hex, rfc3339};
 use reprise_router::{
     DeployProgress, NodePhase as RouterPhase, NvramBufferStatus, NvramDevice, RecoveryStage as RouterStep,
@@ -41,7 +41,8 @@ pub fn status_of(parts: &Parts) -> Status {
     let estimate = checkpointer.map(|checkpointer| checkpointer.restart());
     Status {
         role: status.role.name().into(),
-        epoch: status.epoch.map(|epoch| epoch.0),
+        epoch: status.epoch.map(Epoch::count),
+        epoch_writer: status.epoch.map(Epoch::writer),
         phase: phase(status.phase),
         log: status.log.into(),
         device: status.device.map(str::to_owned),

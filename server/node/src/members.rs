@@ -125,7 +125,7 @@ fn other_primary(asker: &Asker, asked: &[MemberAddress]) -> Option<Option<Primar
                 return Some(Some(PrimaryBeside {
                     name: member.name.clone(),
                     url: member.url.clone(),
-                    epoch: Epoch(status.epoch.unwrap_or(0)),
+                    epoch: Epoch::new(status.epoch.unwrap_or(0), status.epoch_writer.unwrap_or(0)),
                 }));
             }
             Ok(_) => {}

@@ -59,7 +59,8 @@ impl Primary {
             return Err(format!("the server at {url} has another database").into());
         }
         let asked = reprise_api::PromiseRequest {
-            epoch: asked.epoch.0,
+            epoch: asked.epoch.count(),
+            epoch_writer: asked.epoch.writer(),
             name: asked.name.clone(),
             url: asked.url.as_deref().map(str::to_owned),
             withdrawn: asked.is_withdrawn,
@@ -84,16 +85,16 @@ fn check_names(answer: &EpochPromise) -> Result<(), String> {
 fn read_answer(answer: EpochPromise) -> PromiseAnswer {
     PromiseAnswer {
         name: answer.name,
-        epoch: Epoch(answer.epoch),
+        epoch: Epoch::new(answer.epoch, answer.epoch_writer),
         end: Lsn(answer.end_lsn.0),
         has_been_in_sync: answer.has_been_in_sync,
         promises: answer
             .promises
             .into_iter()
-            .map(|promise| (Epoch(promise.epoch), promise.name))
+            .map(|promise| (Epoch::new(promise.epoch, promise.epoch_writer), promise.name))
             .collect(),
         status: answer.status.map(|status| PeerStatus {
-            epoch: Epoch(status.epoch),
+            epoch: Epoch::new(status.epoch, status.epoch_writer),
             number: status.number.0,
             members: status.members.into_iter().map(read_member).collect(),
         }),

@@ -274,7 +274,7 @@ mod tests {
             format: FORMAT_VERSION,
             ..Owner::default()
         };
-        let region = Region::format(memory, owner, 2, 256, (Epoch(1), Lsn(3))).expect("there is room");
+        let region = Region::format(memory, owner, 2, 256, (Epoch::new(1, 0), Lsn(3))).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnCommit);
         let record = RecordBatch::of(&RecordRef::Remove(RemoveRef {
             txn_id: TxnId(1),

@@ -167,7 +167,7 @@ impl Primary {
         let answer = self.ask(|client| client.step_down(&self.name, self.own_url.as_deref(), STEP_DOWN_TIME));
         let answer = answer.map_err(|error| error.to_string())?;
         Ok(HandOverPoint {
-            epoch: Epoch(answer.epoch),
+            epoch: Epoch::new(answer.epoch, answer.epoch_writer),
             lsn: Lsn(answer.lsn.0),
         })
     }
@@ -594,7 +594,7 @@ mod tests {
     fn files_get_their_place_also_where_that_was_cut_off() {
         let dir = tempfile::tempdir().expect("a directory");
         let at = |path: &str| dir.path().join(path);
-        let own = r#"{"format":5,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"safety":"2-safe","number":1,
+        let own = r#"{"format":6,"version":7,"node":"01","starts":3,"health":"good","status":{"epoch":1,"writer":1,"safety":"2-safe","number":1,
             "in_sync":true,"has_been_in_sync":true,"counted":true,"counted_next":true,"lsn":7,"primary_lsn":7,"others":[]},"members":[{"name":"s1","lsn":7,"persisted":7,"in_sync":true,"counted":false}]}"#;
         fs::write(at("node.json"), own).expect("write");
         let document = || -> serde_json::Value {

@@ -50,7 +50,7 @@ pub fn blocks(bytes: &[u8]) {
         start: Lsn(0),
         place: 0,
         settings_hash: 1,
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         history: History(0),
         chain: 0,
         block_key: 9,
@@ -71,7 +71,7 @@ pub fn blocks(bytes: &[u8]) {
             records_count,
             chain,
             tag: tag_at(tag, (start - 512) as u64),
-            epoch: Epoch(1),
+            epoch: Epoch::new(1, 0),
             payload_crc: 0,
             memory_units: 0,
         };

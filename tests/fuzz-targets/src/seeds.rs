@@ -58,12 +58,12 @@ fn frames() -> Vec<Vec<u8>> {
         format: FORMAT_VERSION,
         database_id: [7; 16],
         partitions: 8,
-        position: (Epoch(1), Lsn(9), History(3)),
+        position: (Epoch::new(1, 0), Lsn(9), History(3)),
         ticket: [9; 16],
         name: "s1",
     };
     let welcome = Welcome {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         durable: Lsn(9),
         safety: Safety::TwoSafe,
         primary: "http://p",
@@ -80,11 +80,11 @@ fn frames() -> Vec<Vec<u8>> {
     };
     let end = FilesEnd {
         count: 2,
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         lsn: Lsn(9),
     };
     let group = GroupFrame {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         first: Lsn(9),
         end: Lsn(11),
         history: History(3),

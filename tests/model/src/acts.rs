@@ -2,10 +2,8 @@
 
 use std::rc::Rc;
 
-use reprise_base::Lsn;
-use reprise_failover::{
-    Epoch, HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, ProgressReport, PromotionRequest,
-};
+use reprise_base::{Epoch, Lsn};
+use reprise_failover::{HandOver, Mode, NodeEvent, NodeStanding, OpenAs, PeerReport, ProgressReport, PromotionRequest};
 
 use crate::mutant::Mutant;
 use crate::world::{Bounds, Entry, NODES_MAX, Setting, World, id};

@@ -1,8 +1,8 @@
 //! The surroundings of a node: its disk, the wire, the lease's store.
 
-use reprise_base::Lsn;
+use reprise_base::{Epoch, Lsn};
 use reprise_failover::{
-    Document, Epoch, LeaseView, LeaseWish, LogEnd, Mode, Node, NodeEvent, NodeId, NodeStanding, Promise, PromotionStage,
+    Document, LeaseView, LeaseWish, LogEnd, Mode, Node, NodeEvent, NodeId, NodeStanding, Promise, PromotionStage,
 };
 
 use crate::{

@@ -1,7 +1,7 @@
 //! The knowledge of an observer of all nodes: what was acknowledged, and what was named as lost.
 
-use reprise_base::Safety;
-use reprise_failover::{Epoch, Limit, NodeId, NodeStanding};
+use reprise_base::{Epoch, Safety};
+use reprise_failover::{Limit, NodeId, NodeStanding};
 
 use crate::mutant::Mutant;
 use crate::world::{Entry, Setting, World, id, index};

@@ -2,10 +2,8 @@
 
 use std::{fmt, rc::Rc};
 
-use reprise_base::{Lsn, Safety};
-use reprise_failover::{
-    Config, Document, Epoch, LeaseRecord, LossClass, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs,
-};
+use reprise_base::{Epoch, Lsn, Safety};
+use reprise_failover::{Config, Document, LeaseRecord, LossClass, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs};
 
 use crate::{
     ghost::{Allowed, Ghost},

@@ -597,6 +597,10 @@ export type EpochPromise = {
      */
     epoch: number;
     /**
+     * Writer of that epoch: a part of the identity of the node that was its primary.
+     */
+    epoch_writer?: number;
+    /**
      * A primary told it to be in sync since its log began.
      */
     has_been_in_sync: boolean;
@@ -697,6 +701,10 @@ export type GivenPromise = {
      * The standby follows no primary before it.
      */
     epoch: number;
+    /**
+     * Writer of that epoch: a part of the identity of the node that was its primary.
+     */
+    epoch_writer?: number;
     /**
      * Name of the server that may lead in it.
      */
@@ -1952,6 +1960,10 @@ export type PromiseRequest = {
      */
     epoch: number;
     /**
+     * Writer of that epoch: a part of the identity of the node that was its primary.
+     */
+    epoch_writer?: number;
+    /**
      * Name of the server.
      */
     name: string;
@@ -1974,6 +1986,10 @@ export type PromiseStatus = {
      * Epoch of the primary.
      */
     epoch: number;
+    /**
+     * Writer of that epoch: a part of the identity of the node that was its primary.
+     */
+    epoch_writer?: number;
     /**
      * All standbys of that primary.
      */
@@ -2052,6 +2068,10 @@ export type Replication = {
      * that of the last record here.
      */
     epoch: number;
+    /**
+     * Writer of that epoch: a part of the identity of the node that was its primary.
+     */
+    epoch_writer?: number;
     lease?: Lease | null;
     other_primary?: OtherPrimary | null;
     /**
@@ -2440,6 +2460,11 @@ export type Status = {
      */
     epoch?: number | null;
     /**
+     * Writer of that epoch: a part of the identity of the node that was its primary. Two primaries of one epoch differ in it. 0: the node had no
+     * identity yet, as without replication. Null without a log.
+     */
+    epoch_writer?: number | null;
+    /**
      * Bytes of the keys and their outcomes. At the maximum, the server refuses calls with new keys.
      */
     idempotency_bytes: number;
@@ -2537,6 +2562,10 @@ export type SteppedDown = {
      * The one that ended.
      */
     epoch: number;
+    /**
+     * Writer of that epoch: a part of the identity of the node that was its primary.
+     */
+    epoch_writer?: number;
     /**
      * End of the old primary's log: every record before it is durable on the standby that takes over.
      */

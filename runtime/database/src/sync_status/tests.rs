@@ -21,7 +21,7 @@ fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Member {
 
 fn at(epoch: u32, lsn: u64) -> Option<Position> {
     Some(Position {
-        epoch: Epoch(epoch),
+        epoch: Epoch::new(epoch, 0),
         lsn: Lsn(lsn),
         history: History(0),
     })
@@ -29,7 +29,7 @@ fn at(epoch: u32, lsn: u64) -> Option<Position> {
 
 fn standing(epoch: u32, safety: Safety, in_sync: bool) -> SyncReport {
     SyncReport {
-        epoch: Epoch(epoch),
+        epoch: Epoch::new(epoch, 0),
         safety,
         number: 1,
         in_sync,
@@ -46,7 +46,7 @@ fn standing(epoch: u32, safety: Safety, in_sync: bool) -> SyncReport {
 
 fn beat(epoch: u32, durable: u64, echo_ns: u64) -> BeatSeen {
     BeatSeen {
-        epoch: Epoch(epoch),
+        epoch: Epoch::new(epoch, 0),
         echo_ns: Some(echo_ns),
         came_ns: 2_000_000_000,
         durable: Lsn(durable),
@@ -87,14 +87,17 @@ fn saved_status_survives_a_restart_and_holds_for_its_log_alone() {
     // Restarts the standby, which then hears its old primary.
     let open_and_hear = |log| {
         let synced = open(log);
-        let epoch = synced.epoch().0;
+        let epoch = synced.epoch().count();
         synced.record_heartbeat(&beat(epoch, 50, HEARD_NS));
         synced
     };
     let first = open(at(2, 50));
     assert_eq!(first.in_sync(HEARD_NS), None, "nothing was told");
     let lost = first.behind(Lsn(50), LossCause::NeverTold);
-    assert_eq!((lost.epoch, lost.from, lost.known_to), (Epoch(0), Lsn(50), None));
+    assert_eq!(
+        (lost.epoch, lost.from, lost.known_to),
+        (Epoch::new(0, 0), Lsn(50), None)
+    );
     assert!(!lost.is_proven());
     first.keep(&standing(2, Safety::TwoSafe, true), Lsn(50)).expect("kept");
     first.record_heartbeat(&beat(2, 50, HEARD_NS));
@@ -119,7 +122,7 @@ fn saved_status_survives_a_restart_and_holds_for_its_log_alone() {
     let lost = open(at(3, 60)).behind(Lsn(60), LossCause::OutOfSync);
     assert_eq!(
         (lost.epoch, lost.from, lost.known_to),
-        (Epoch(3), Lsn(60), Some(Lsn(75)))
+        (Epoch::new(3, 0), Lsn(60), Some(Lsn(75)))
     );
     assert!(lost.is_proven());
     first.forget().expect("removed");

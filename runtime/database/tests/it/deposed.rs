@@ -96,7 +96,7 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
     // The key is the new primary's, and so it stays when the old one takes over again.
     wait_in_sync(&old);
     let promoted = service(&old).promote(ACCEPTING).expect("promoted");
-    assert_eq!(promoted.epoch.0, 3);
+    assert_eq!(promoted.epoch.count(), 3);
     let lost = promoted.may_be_lost.expect("its primary alone answered");
     assert_eq!((lost.from, lost.is_proven()), (promoted.lsn, false));
     let reply = submit(&old, &[("open", Some("k"), i64s(&[9_000, 5]))]);

@@ -229,7 +229,7 @@ fn standby_at_quorum_takes_over_by_the_lease_when_another_one_promises_and_not_a
     });
     assert!(has_account(&new, 1_000));
     let recorded = cluster.leases.record().expect("one is there").epoch;
-    assert_eq!(Some(recorded), new.router().status().epoch.map(|epoch| epoch.0));
+    assert_eq!(Some(recorded), new.router().status().epoch.map(|epoch| epoch.count()));
     close(follower);
     new.close().expect("close");
 }
@@ -593,7 +593,7 @@ fn has_its_own_epoch(on_nvram: bool) {
     *cluster.primary.lock().expect("test") = None;
     let standby = cluster.open_standby("s1");
     let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
-    assert_eq!(promoted.epoch.0, last + 1);
+    assert_eq!(promoted.epoch.count(), last + 1);
     assert_eq!(open_account(&standby, 5_000), ReplyOutcome::Committed);
     close(standby);
     let again = cluster.start("s1");

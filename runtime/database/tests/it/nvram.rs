@@ -439,7 +439,7 @@ fn a_region_of_another_epoch_that_is_not_named_is_not_overwritten() {
     let database_id = reprise_log::database_id(&disk).expect("read").expect("it has one");
     let outline = reprise_log::LogOutline::of(&(Arc::new(disk) as Arc<dyn Disk>)).expect("read");
     let epoch = outline.expect("a log").epochs()[0].epoch;
-    for (epoch, is_refused) in [(Epoch(epoch.0 + 1), true), (epoch, false)] {
+    for (epoch, is_refused) in [(Epoch::new(epoch.count() + 1, epoch.writer()), true), (epoch, false)] {
         fs::remove_file(place.region()).ok();
         let regions = MapRegions {
             assume_persistent: true,

@@ -1,5 +1,7 @@
 //! Promises of standbys: no earlier primary is followed, until the promise is taken back.
 
+use std::sync::Arc;
+
 use crate::common::{close, transfer};
 use crate::following::{ACCEPTING, Cluster, service, wait_seen, wait_until};
 use reprise_base::Epoch;
@@ -8,7 +10,7 @@ use reprise_router::{PromiseQuestion, ReplicationError, StandbyPhase};
 
 fn question(epoch: u32, is_withdrawn: bool) -> PromiseQuestion {
     PromiseQuestion {
-        epoch: Epoch(epoch),
+        epoch: Epoch::new(epoch, 0),
         name: "x".into(),
         url: None,
         is_withdrawn,
@@ -31,9 +33,9 @@ fn standby_that_promised_follows_no_earlier_primary_until_that_is_taken_back() {
     let refused = service(&standby).promise(&question(u32::MAX, false));
     assert!(matches!(refused, Err(ReplicationError::Unavailable(_))), "{refused:?}");
     let known = service(&standby).promise(&question(1, false)).expect("it tells");
-    assert_eq!((known.epoch, known.end), (Epoch(1), end), "it is no promise");
+    assert_eq!((known.epoch.count(), known.end), (1, end), "it is no promise");
     let answer = service(&standby).promise(&question(5, false)).expect("promised");
-    assert_eq!((&*answer.name, answer.epoch, answer.end), ("s1", Epoch(1), end));
+    assert_eq!((&*answer.name, answer.epoch.count(), answer.end), ("s1", 1, end));
     wait_bound(&standby);
     transfer(&primary, 1);
     // Also behind a restart.
@@ -61,14 +63,32 @@ fn server_that_led_does_not_agree_that_it_did_not() {
     asked(&standby, 1).expect("another server leads in that epoch");
     close(primary);
     let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
-    let leads = asked(&standby, promoted.epoch.0);
+    let leads = asked(&standby, promoted.epoch.count());
     assert!(matches!(leads, Err(ReplicationError::IsPrimary(_))), "{leads:?}");
     transfer(&standby, 1);
     close(standby);
     cluster.no_primary();
     let again = cluster.open_standby("s1");
-    let led = asked(&again, promoted.epoch.0);
+    let led = asked(&again, promoted.epoch.count());
     assert!(matches!(led, Err(ReplicationError::Unavailable(_))), "{led:?}");
-    asked(&again, promoted.epoch.0 + 1).expect("it did not");
+    asked(&again, promoted.epoch.count() + 1).expect("it did not");
     close(again);
+}
+
+/// Each of the two knows the same highest epoch, so both draw the count behind it.
+#[test]
+fn two_promotions_that_know_nothing_of_each_other_take_epochs_of_different_writers() {
+    let (cluster, primary) = Cluster::with_bank(200);
+    let standbys = ["s1", "s2"].map(|name| cluster.standby_of(&primary, name));
+    close(primary);
+    let promote = |standby: &Arc<Database>| service(standby).promote(ACCEPTING).expect("promoted").epoch;
+    let [one, two] = standbys.each_ref().map(promote);
+    assert_eq!(one.count(), two.count());
+    assert!(one != two && !one.allows(two) && !two.allows(one), "{one:?} {two:?}");
+    for (standby, epoch) in standbys.iter().zip([one, two]) {
+        transfer(standby, 1);
+        assert_eq!(standby.router().status().epoch, Some(epoch));
+    }
+    standbys.into_iter().for_each(close);
+    cluster.no_primary();
 }

@@ -8,7 +8,7 @@ use std::{
 
 use crate::common::{close, digest_now, fill, fill_bank, i64s, submit, transfer, wasm};
 use crate::following::{ACCEPTING, Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
-use reprise_base::{Epoch, Lsn, Role};
+use reprise_base::{Lsn, Role};
 use reprise_database::{Database, OpenError};
 use reprise_router::{LossCause, LostRecords, PromoteOptions, ReplicationError, ReplyOutcome};
 
@@ -92,7 +92,7 @@ fn switches_over(on_nvram: &[&str]) {
     });
     is_over.store(true, Ordering::Relaxed);
     assert!(promoted.has_stepped_down && answered.len() > 10, "{promoted:?}");
-    assert_eq!(promoted.epoch, Epoch(2));
+    assert_eq!(promoted.epoch.count(), 2);
     assert_eq!(accounts(&new, &answered), answered.len());
     // The old primary serves its rows, says that it gets older, and sends writers on.
     assert_eq!(
@@ -136,11 +136,11 @@ fn switches_over(on_nvram: &[&str]) {
     wait_streaming(&new, "p");
     // Its note is gone, and it opens as a primary later.
     let back = service(&old).promote(ASKED).expect("promoted");
-    assert!(back.has_stepped_down && back.epoch == Epoch(3), "{back:?}");
+    assert!(back.has_stepped_down && back.epoch.count() == 3, "{back:?}");
     transfer(&old, 2);
     [old, new, other].into_iter().for_each(close);
     let old = cluster.start("p");
-    assert_eq!(service(&old).info().epoch, Epoch(4));
+    assert_eq!(service(&old).info().epoch.count(), 4);
     old.close().expect("close");
 }
 
@@ -253,8 +253,8 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     let promoted = service(&old).promote(ACCEPTING).expect("again");
     // Behind the one in which its successor would have been the primary.
     assert_eq!(
-        (promoted.epoch, promoted.lsn, promoted.may_be_lost),
-        (Epoch(3), stepped.lsn, Some(lost))
+        (promoted.epoch.count(), promoted.lsn, promoted.may_be_lost),
+        (3, stepped.lsn, Some(lost))
     );
     // A later start as a standby knows the level at which it answered in that epoch.
     let kept = cluster.document("p");
@@ -266,7 +266,7 @@ fn takes_its_place_again(on_nvram: &[&str]) {
     assert_eq!(digest_now(&new), digest_now(&old));
     new.close().expect("close");
     close(old);
-    assert_eq!(service(&cluster.start("p")).info().epoch, Epoch(4));
+    assert_eq!(service(&cluster.start("p")).info().epoch.count(), 4);
 }
 
 #[test]

@@ -254,7 +254,7 @@ fn a_client_can_t_make_a_torn_tail_look_like_damage() {
             records_count: 0,
             chain: 1,
             tag: reprise_wire::tag_at(tag, (place - SECTOR_BYTES) as u64),
-            epoch: reprise_base::Epoch(9),
+            epoch: reprise_base::Epoch::new(9, 0),
             payload_crc: 0,
             memory_units: 0,
         };

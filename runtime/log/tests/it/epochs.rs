@@ -20,20 +20,20 @@ fn set_header(disk: &SimDisk, name: &str, header: &SegmentHeader) {
 fn each_opening_that_writes_is_an_epoch_and_no_segment_of_its_own() {
     let disk = SimDisk::new();
     let (log, report, _) = open(&disk).expect("open");
-    assert_eq!((report.epoch, log.epoch()), (Epoch(1), Epoch(1)));
+    assert_eq!((report.epoch, log.epoch()), (Epoch::new(1, 0), Epoch::new(1, 0)));
     append(&log, &["a"]);
     drop(log);
     // Neither of these writes anything.
     for _ in 0..2 {
         let (log, report, _) = open(&disk).expect("open");
-        assert_eq!((report.epoch, report.found.epoch), (Epoch(2), Epoch(1)));
+        assert_eq!((report.epoch, report.found.epoch), (Epoch::new(2, 0), Epoch::new(1, 0)));
         drop(log);
     }
     let (log, _, _) = open(&disk).expect("open");
     append(&log, &["b"]);
     drop(log);
     let (log, report, _) = open(&disk).expect("open");
-    assert_eq!((log.epoch(), report.found.epoch), (Epoch(3), Epoch(2)));
+    assert_eq!((log.epoch(), report.found.epoch), (Epoch::new(3, 0), Epoch::new(2, 0)));
     drop(log);
     assert_eq!(segments(&disk).len(), 1);
     assert_eq!(words_on(&disk), ["a", "b"]);
@@ -50,19 +50,22 @@ fn an_opening_that_writes_no_record_is_no_epoch() {
     let (log, report, _) = open(&disk).expect("open");
     assert_eq!(
         (report.epoch, report.found.last_block),
-        (Epoch(2), Some(BlockKind::Data))
+        (Epoch::new(2, 0), Some(BlockKind::Data))
     );
     close(log);
     let (log, report, _) = open(&disk).expect("open");
     assert_eq!(
         (report.found.epoch, report.found.last_block),
-        (Epoch(1), Some(BlockKind::Close))
+        (Epoch::new(1, 0), Some(BlockKind::Close))
     );
-    assert_eq!(log.epoch(), Epoch(2));
+    assert_eq!(log.epoch(), Epoch::new(2, 0));
     append(&log, &["b"]);
     drop(log);
     let found = verify(&disk).expect("verify");
-    assert_eq!((found.epoch, found.last_block), (Epoch(2), Some(BlockKind::Close)));
+    assert_eq!(
+        (found.epoch, found.last_block),
+        (Epoch::new(2, 0), Some(BlockKind::Close))
+    );
 }
 
 #[test]
@@ -87,7 +90,7 @@ fn a_segment_tells_the_epoch_of_its_first_block_and_the_history_before_it() {
         assert_eq!(header.epoch, first.epoch);
         assert!(histories.contains(&(header.start, header.history)), "{header:?}");
     }
-    assert!(header_of(&disk, names.last().expect("one")).epoch > Epoch(1));
+    assert!(header_of(&disk, names.last().expect("one")).epoch > Epoch::new(1, 0));
     // Records that are others than those it tells of, whole as they are.
     let last = names.last().expect("one");
     let own = header_of(&disk, last);
@@ -99,8 +102,20 @@ fn a_segment_tells_the_epoch_of_its_first_block_and_the_history_before_it() {
             },
             "the records before it",
         ),
-        (SegmentHeader { epoch: Epoch(0), ..own }, "of epoch"),
-        (SegmentHeader { epoch: Epoch(9), ..own }, "epoch of the block"),
+        (
+            SegmentHeader {
+                epoch: Epoch::new(0, 0),
+                ..own
+            },
+            "of epoch",
+        ),
+        (
+            SegmentHeader {
+                epoch: Epoch::new(9, 0),
+                ..own
+            },
+            "epoch of the block",
+        ),
     ] {
         let damaged = disk.copy();
         set_header(&damaged, last, &other);

@@ -60,7 +60,7 @@ fn sinks_get_every_group_in_order_and_nothing_else() {
         before = group.end;
     }
     assert_eq!(before.lsn, Lsn(words.len() as u64));
-    let epochs: Vec<_> = groups.iter().map(|group| group.end.epoch.0).collect();
+    let epochs: Vec<_> = groups.iter().map(|group| group.end.epoch.count()).collect();
     assert_eq!(epochs, [1, 1, 1, 2, 2, 2, 3, 3, 3]);
     // The history can be looked up, behind each group and within one.
     let (log, _, _) = open(&disk).expect("open");
@@ -85,18 +85,18 @@ fn a_standby_holds_what_its_primary_does_in_files_of_its_own() {
             ..standby_config()
         };
         let (log, report, _) = open_with(&own, config).expect("open");
-        assert!(report.epoch.0 <= 3);
+        assert!(report.epoch.count() <= 3);
         place_all(&log, part);
         log.close().expect("close");
     }
     assert_eq!(words_on(&own), words);
     assert_ne!(segments(&own), segments(&disk));
     let report = verify(&own).expect("verify");
-    assert_eq!((report.damage, report.epoch), (None, Epoch(3)));
+    assert_eq!((report.damage, report.epoch), (None, Epoch::new(3, 0)));
     let log = standby(&own);
     let end = groups.last().expect("some").end;
     assert_eq!(log.received(), Some(end));
-    assert_eq!((log.durable(), log.epoch()), (end.lsn, Epoch(3)));
+    assert_eq!((log.durable(), log.epoch()), (end.lsn, Epoch::new(3, 0)));
     assert_eq!(log.history_at(groups[4].end.lsn), Ok(Some(groups[4].end.history)));
 }
 
@@ -125,7 +125,7 @@ fn group_that_does_not_follow_is_refused_and_changes_nothing() {
     // Again is nothing new.
     for group in &groups[..4] {
         let placed = group_appender.append(&group.get());
-        match group.end.epoch == Epoch(2) {
+        match group.end.epoch == Epoch::new(2, 0) {
             true => assert_eq!(placed, Ok(AppendOutcome::Known)),
             false => assert!(matches!(placed, Err(AppendError::OldEpoch { .. })), "{placed:?}"),
         }
@@ -169,7 +169,7 @@ fn group_that_does_not_follow_is_refused_and_changes_nothing() {
         ),
         (
             with_end(Position {
-                epoch: Epoch(1),
+                epoch: Epoch::new(1, 0),
                 ..good.end
             }),
             "was deposed",
@@ -216,9 +216,9 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
     assert!(refused.to_string().contains("standby"), "{refused}");
     assert_eq!(given_back.as_deref(), Some("x"));
     assert!(log.refusal().is_some());
-    assert_eq!(log.promote(Epoch(2)), Ok(Some(Epoch(2))));
+    assert_eq!(log.promote(Epoch::new(2, 0)), Ok(Some(Epoch::new(2, 0))));
     assert_eq!(
-        (log.promote(Epoch(5)), log.received(), log.refusal()),
+        (log.promote(Epoch::new(5, 0)), log.received(), log.refusal()),
         (Ok(None), None, None)
     );
     append(&log, &["own"]);
@@ -229,7 +229,7 @@ fn a_standby_takes_no_appends_until_it_is_promoted() {
     );
     log.close().expect("close");
     assert_eq!(words_on(&own), [&words[..], &["own".to_owned()]].concat());
-    assert_eq!(verify(&own).expect("verify").epoch, Epoch(2));
+    assert_eq!(verify(&own).expect("verify").epoch, Epoch::new(2, 0));
     // A log that has seen the new primary refuses the old primary's records of the epoch before.
     let log = standby(&own);
     let late = log.group_appender().append(&groups[2].get());

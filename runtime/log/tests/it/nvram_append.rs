@@ -97,7 +97,7 @@ fn appended_groups_keep_their_epoch_after_a_crash() {
     close(log);
     assert_eq!(words_on(&disk), words);
     let (log, _, _) = open_with(&disk, standby_config()).expect("open");
-    let epochs: Vec<_> = log.epochs().iter().map(|start| start.epoch.0).collect();
+    let epochs: Vec<_> = log.epochs().iter().map(|start| start.epoch.count()).collect();
     assert_eq!(
         (log.received(), epochs),
         (groups.last().map(|group| group.end), vec![1, 2, 3])
@@ -269,7 +269,7 @@ fn a_standby_is_promoted_on_its_rings() {
     assert!(refused.to_string().contains("standby"), "{refused}");
     groups.iter().for_each(|group| append_group(&log, group));
     let group_appender = log.group_appender();
-    assert_eq!(log.promote(Epoch(0)), Ok(Some(Epoch(3))));
+    assert_eq!(log.promote(Epoch::new(0, 0)), Ok(Some(Epoch::new(3, 0))));
     let end = groups.last().expect("some").end.lsn;
     assert_eq!((log.copied(), log.received()), (end, None));
     let late = group_appender.append(&groups[0].get());
@@ -286,8 +286,8 @@ fn a_standby_is_promoted_on_its_rings() {
     let image = memory.image(|| false);
     let left = disk.crash(&CrashPolicy::LoseAll);
     let (received, found) = opened(&left, image);
-    assert_eq!((received.epoch, found), (Epoch(3), words.clone()));
-    assert_eq!(verify(&left).expect("verify").epoch, Epoch(3));
+    assert_eq!((received.epoch, found), (Epoch::new(3, 0), words.clone()));
+    assert_eq!(verify(&left).expect("verify").epoch, Epoch::new(3, 0));
     close(log);
     assert_eq!(words_on(&disk), words);
 }

@@ -21,7 +21,14 @@ const REGION_BYTES: usize = 1 << 20;
 const ENTRIES: u32 = 256;
 
 fn region(memory: &Arc<RecordingMemory>, rings: u32) -> Region {
-    Region::format(memory.clone(), Owner::default(), rings, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room")
+    Region::format(
+        memory.clone(),
+        Owner::default(),
+        rings,
+        ENTRIES,
+        (Epoch::new(1, 0), Lsn(0)),
+    )
+    .expect("there is room")
 }
 
 /// Appends a transaction of this many deletions. Some of them may have found room in the ring before its commit. Returns whether they
@@ -464,7 +471,8 @@ fn a_region_that_does_not_go_with_the_log_is_refused() {
     }
     // The files once had more than they have.
     let memory = Arc::new(RecordingMemory::new(REGION_BYTES));
-    let region = Region::format(memory, Owner::default(), 1, ENTRIES, (Epoch(1), Lsn(5))).expect("there is room");
+    let region =
+        Region::format(memory, Owner::default(), 1, ENTRIES, (Epoch::new(1, 0), Lsn(5))).expect("there is room");
     let error = log.drain(&region.recover().expect("whole")).expect_err("refused");
     assert!(error.to_string().contains("had everything before LSN 5"), "{error}");
 }
@@ -509,15 +517,17 @@ fn a_primary_that_gives_its_place_away_ends_at_one_lsn_and_may_go_on_in_a_new_ep
         log.wait_copied(end, WAIT_MAX).expect("copied");
         assert_eq!((log.durable(), log.copied(), log.filled()), (end, end, end));
         assert!(log.pause("again").is_err(), "it is paused");
-        let epoch = log.resume((round % 2 == 0).then_some(Epoch(0))).expect("it goes on");
-        assert_eq!(epoch, Epoch(2 + round / 2), "round {round}");
+        let epoch = log
+            .resume((round % 2 == 0).then_some(Epoch::new(0, 0)))
+            .expect("it goes on");
+        assert_eq!(epoch, Epoch::new(2 + round / 2, 0), "round {round}");
     }
     sites[0].append(&encode(&["last"])).expect("append");
     let (image, left) = (memory.image(|| false), disk.crash(&CrashPolicy::LoseAll));
     assert_eq!(opened(&left, image).len() as u64, told + 1);
     assert_eq!(
         verify(&left).expect("verify").epoch,
-        Epoch(4),
+        Epoch::new(4, 0),
         "it was appended under that"
     );
     log.close().expect("close");

@@ -191,7 +191,7 @@ fn damage_is_refused_with_its_place() {
         "append a
          flip 40",
         expect![
-            "the log is damaged in log-0000000000000000.seg at byte 0 (LSN 0): segment header checksum: expected 937014832, found 1737247901. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
+            "the log is damaged in log-0000000000000000.seg at byte 0 (LSN 0): segment header checksum: expected 1109281431, found 306950202. Everything before that LSN is whole. Nothing was changed. Restore this file from a copy or a standby, or read what is whole with `reprise log dump`"
         ],
     );
     check_recovery(

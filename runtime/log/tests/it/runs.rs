@@ -206,8 +206,8 @@ fn fronted(
     let mut short = config();
     short.append_wait_max = wait_max;
     let (log, _, _) = open_with(disk, short).expect("open");
-    let region =
-        Region::format(memory.clone(), Owner::default(), sites, 256, (Epoch(1), Lsn(0))).expect("there is room");
+    let region = Region::format(memory.clone(), Owner::default(), sites, 256, (Epoch::new(1, 0), Lsn(0)))
+        .expect("there is room");
     let nvram = NvramBufferConfig {
         copy_at_entries: u64::MAX,
         flush: FlushPolicy::OnCommit,

@@ -14,7 +14,8 @@ const ENTRIES: u32 = 64;
 
 fn made(policy: FlushPolicy, rings: u32) -> (Arc<RecordingMemory>, Vec<(RingWriter, RingReader)>) {
     let memory = Arc::new(RecordingMemory::new(BYTES));
-    let region = Region::format(memory.clone(), OWNER, rings, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
+    let region =
+        Region::format(memory.clone(), OWNER, rings, ENTRIES, (Epoch::new(1, 0), Lsn(0))).expect("there is room");
     (memory, region.rings(policy))
 }
 
@@ -278,12 +279,12 @@ proptest! {
 fn a_crash_while_a_region_is_made_leaves_a_blank_one_or_a_whole_one() {
     let memory = Arc::new(RecordingMemory::new(BYTES));
     memory.keep_drain_points();
-    let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
+    let region = Region::format(memory.clone(), OWNER, 2, ENTRIES, (Epoch::new(1, 0), Lsn(0))).expect("there is room");
     let (mut writer, _) = region.rings(FlushPolicy::OnCommit).remove(0);
     writer.records(Lsn(1), 1, b"old", &[]).expect("there is room");
     writer.persist();
     // Made anew over an old one: nothing of it may come back, whatever is lost.
-    Region::format(memory.clone(), OWNER, 1, ENTRIES, (Epoch(1), Lsn(0))).expect("there is room");
+    Region::format(memory.clone(), OWNER, 1, ENTRIES, (Epoch::new(1, 0), Lsn(0))).expect("there is room");
     for n in 0.. {
         let mut turn = 0;
         for pattern in 0..8 {

@@ -45,7 +45,7 @@ fn records_outlive_the_mapping() {
         };
         assert_eq!(memory.persistence(), expected);
         assert_eq!(memory.bytes() as u64, BYTES);
-        let region = Region::format(memory, OWNER, 2, 64, (Epoch(1), Lsn(0))).expect("there is room");
+        let region = Region::format(memory, OWNER, 2, 64, (Epoch::new(1, 0), Lsn(0))).expect("there is room");
         let mut rings = region.rings(FlushPolicy::OnInsert);
         let mut objects = rings[0].0.objects().expect("on insert");
         let row = PlacedBytes {

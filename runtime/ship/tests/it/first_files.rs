@@ -71,7 +71,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     assert_eq!(primary.status("s1").state, StandbyStage::Joining);
     primary.checkpoints.lsn.store(20, Ordering::Release);
     let whole = coming.run(&|| true).expect("no error").expect("whole");
-    assert_eq!((whole.files, whole.epoch), (2, Epoch(1)));
+    assert_eq!((whole.files, whole.epoch), (2, Epoch::new(1, 0)));
     // The standby has the records that arrived while the checkpoint did.
     assert!(whole.bytes > bytes.len() as u64 && (20..=30).contains(&whole.lsn.0));
     let dir = place.path().join("s1");
@@ -86,7 +86,7 @@ fn a_new_standby_gets_its_files_and_goes_on_behind_them() {
     let log = open(&dir, &around);
     let history = primary.log.history_at(whole.lsn).expect("read").expect("held");
     let expected = Position {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         lsn: whole.lsn,
         history,
     };
@@ -229,7 +229,7 @@ fn a_primary_that_sends_other_things_is_left() {
     let path = format!("log/{name}");
     let group = |first: u64, records: &'static [u8]| {
         Frame::Group(GroupFrame {
-            epoch: Epoch(1),
+            epoch: Epoch::new(1, 0),
             first: Lsn(first),
             end: Lsn(first + 1),
             history: History(0).then(records),
@@ -239,7 +239,7 @@ fn a_primary_that_sends_other_things_is_left() {
     let end = |count: u32| {
         Frame::FilesEnd(FilesEnd {
             count,
-            epoch: Epoch(1),
+            epoch: Epoch::new(1, 0),
             lsn: Lsn(5),
         })
     };
@@ -308,7 +308,7 @@ fn a_primary_that_sends_other_things_is_left() {
         let coming = Link::bootstrap(&link, &target, beside()).expect("connect");
         let mut connection = listening.accepted.recv_timeout(common::WAIT_MAX).expect("it connects");
         let welcome = Welcome {
-            epoch: Epoch(1),
+            epoch: Epoch::new(1, 0),
             durable: Lsn(0),
             safety: Safety::OneSafe,
             primary: "",
@@ -340,7 +340,7 @@ fn a_standby_that_tells_of_another_log_gets_no_more() {
             format: FORMAT_VERSION,
             database_id: [0; 16],
             partitions: 0,
-            position: (Epoch(0), Lsn(0), History(0)),
+            position: (Epoch::new(0, 0), Lsn(0), History(0)),
             ticket: link.ticket,
             name: "s1",
         };
@@ -350,7 +350,7 @@ fn a_standby_that_tells_of_another_log_gets_no_more() {
             received: Lsn(received),
             persisted: Lsn(received),
             room_bytes: 1 << 20,
-            epoch: Epoch(epoch),
+            epoch: Epoch::new(epoch, 0),
             ..Progress::default()
         };
         connection

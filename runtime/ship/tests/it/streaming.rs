@@ -71,7 +71,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     );
     for log in &logs {
         assert_eq!(words_of(log, Lsn(0)), words_of(&primary.log, Lsn(0)));
-        assert_eq!(log.received().expect("a standby's").epoch, Epoch(1));
+        assert_eq!(log.received().expect("a standby's").epoch, Epoch::new(1, 0));
     }
     // All is seen, and it is known that it is.
     wait_until("they are fresh", || {
@@ -85,7 +85,7 @@ fn two_standbys_get_what_was_written_and_what_is() {
     wait_until("it was told so", || {
         let beats = takers[0].beats.lock().expect("test");
         let told = beats.last().map(|beat| (beat.epoch, beat.durable, beat.behind_bytes));
-        told == Some((Epoch(1), end, 0))
+        told == Some((Epoch::new(1, 0), end, 0))
     });
     wait_until("a second is over", || {
         primary
@@ -145,7 +145,7 @@ fn commits_go_on_without_a_lost_standby_once_those_that_are_reached_keep_that_it
         });
         let standings = taker.standings.lock().expect("test");
         assert!(
-            !standings[0].in_sync && standings[0].epoch == Epoch(1),
+            !standings[0].in_sync && standings[0].epoch == Epoch::new(1, 0),
             "at first it is not"
         );
     }
@@ -313,7 +313,7 @@ fn greet(primary: &Primary, around: &Around, change: impl FnOnce(&mut Hello<'_>)
         format: FORMAT_VERSION,
         database_id: DATABASE,
         partitions: PARTITIONS,
-        position: (Epoch(0), Lsn(0), History(0)),
+        position: (Epoch::new(0, 0), Lsn(0), History(0)),
         ticket: link.ticket,
         name: "s1",
     };
@@ -337,7 +337,7 @@ fn standby_that_does_not_fit_is_refused_with_the_reason() {
     let primary = Primary::start(&SimDisk::new(), &around, 1 << 20);
     let end = append(&primary.log, "a");
     assert!(primary.log.wait_durable(end, common::WAIT_MAX));
-    let position = |lsn, history| (Epoch(1), Lsn(lsn), History(history));
+    let position = |lsn, history| (Epoch::new(1, 0), Lsn(lsn), History(history));
     type Change = Box<dyn FnOnce(&mut Hello<'_>)>;
     let mut cases: Vec<(Change, StandbyRefusal, String)> = Vec::new();
     for other in [SHIP_PROTOCOL - 1, SHIP_PROTOCOL + 1] {
@@ -393,7 +393,7 @@ fn standby_that_does_not_fit_is_refused_with_the_reason() {
             "beyond",
         ),
         (
-            Box::new(|hello| hello.position.0 = Epoch(2)),
+            Box::new(|hello| hello.position.0 = Epoch::new(2, 0)),
             StandbyRefusal::Diverged,
             "deposed",
         ),
@@ -496,14 +496,14 @@ fn a_damaged_or_foreign_frame_ends_the_connection_and_nothing_is_placed() {
         reader.next_block().expect("read").expect("a block").records.to_vec()
     };
     let group = GroupFrame {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         first: Lsn(0),
         end: Lsn(1),
         history: History(0).then(&records),
         records: &records,
     };
     let welcome = reprise_wire::Welcome {
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0),
         durable: Lsn(0),
         safety: Safety::OneSafe,
         primary: "",
@@ -564,7 +564,7 @@ fn hello_of_unknown() -> Hello<'static> {
         format: FORMAT_VERSION,
         database_id: [0; 16],
         partitions: 0,
-        position: (Epoch(0), Lsn(0), History(0)),
+        position: (Epoch::new(0, 0), Lsn(0), History(0)),
         ticket: [0; 16],
         name: "x",
     }

@@ -50,7 +50,7 @@ impl Bench {
         let deployed = deployed(SCHEMA, &mut stores);
         let memory = Arc::new(RecordingMemory::new(region_bytes));
         let region =
-            Region::format(memory.clone(), Owner::default(), 1, 64, (Epoch(1), Lsn(0))).expect("there is room");
+            Region::format(memory.clone(), Owner::default(), 1, 64, (Epoch::new(1, 0), Lsn(0))).expect("there is room");
         let (writer, reader) = region.rings(FlushPolicy::OnInsert).remove(0);
         let mut frame = TxnScratch::default();
         frame.set_objects(writer.objects());

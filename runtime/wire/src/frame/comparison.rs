@@ -2,8 +2,8 @@
 
 use reprise_base::{Lsn, PartitionId};
 
-use super::{FRAME_HEADER_BYTES, FrameFields, Kind, check_head, put_text, text_at, u16_at};
-use crate::{WireError, check, corrupt, u32_at, u64_at};
+use super::{FRAME_HEADER_BYTES, FrameFields, Kind, check_head, put_text, text_at};
+use crate::{WireError, check, corrupt, u16_at, u32_at, u64_at};
 
 /// Tables in one frame at most, each partition's counted.
 pub const COMPARED_TABLES_MAX: usize = 1024;

@@ -2,11 +2,11 @@
 
 use reprise_base::{Epoch, Lsn};
 
-use super::{FRAME_HEADER_BYTES, FrameFields, Kind, check_head, u16_at};
-use crate::{History, WireError, check, corrupt, u32_at, u64_at};
+use super::{FRAME_HEADER_BYTES, FrameFields, Kind, check_head, epoch_at};
+use crate::{History, WireError, check, corrupt, u16_at, u32_at, u64_at};
 
 const EPOCHS_HEAD_BYTES: usize = FRAME_HEADER_BYTES + 16;
-const EPOCH_BYTES: usize = 16;
+const EPOCH_BYTES: usize = 18;
 /// Epochs in one frame at most.
 const EPOCHS_MAX: usize = 1024;
 
@@ -36,7 +36,8 @@ impl<'a> Epochs<'a> {
         let skipped = epochs.len().saturating_sub(EPOCHS_MAX);
         let mut packed = Vec::with_capacity(EPOCH_BYTES * EPOCHS_MAX.min(epochs.len()));
         for seen in epochs.skip(skipped) {
-            packed.extend_from_slice(&seen.epoch.0.to_le_bytes());
+            packed.extend_from_slice(&seen.epoch.count().to_le_bytes());
+            packed.extend_from_slice(&seen.epoch.writer().to_le_bytes());
             packed.extend_from_slice(&seen.history.0.to_le_bytes());
             packed.extend_from_slice(&seen.start.0.to_le_bytes());
         }
@@ -60,9 +61,9 @@ impl<'a> Epochs<'a> {
     pub fn epochs(&self) -> impl Iterator<Item = EpochSeen> + use<'a> {
         let (entries, _) = self.entries.as_chunks::<EPOCH_BYTES>();
         entries.iter().map(|entry| EpochSeen {
-            epoch: Epoch(u32_at(entry, 0)),
-            history: History(u32_at(entry, 4)),
-            start: Lsn(u64_at(entry, 8)),
+            epoch: epoch_at(entry, 0),
+            history: History(u32_at(entry, 6)),
+            start: Lsn(u64_at(entry, 10)),
         })
     }
 

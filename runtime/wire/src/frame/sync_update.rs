@@ -2,10 +2,8 @@
 
 use reprise_base::Lsn;
 
-use super::{
-    FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FrameFields, Kind, STANDBY_NAME_BYTES_MAX, check_head, text, u16_at,
-};
-use crate::{WireError, check, corrupt, u32_at, u64_at};
+use super::{FRAME_HEADER_BYTES, FRAME_TEXT_BYTES_MAX, FrameFields, Kind, STANDBY_NAME_BYTES_MAX, check_head, text};
+use crate::{WireError, check, corrupt, u16_at, u32_at, u64_at};
 
 /// Standbys in one frame at most.
 pub const STANDING_MAX: usize = 16;

@@ -39,12 +39,12 @@ fn golden_header_block_and_trailer() {
     };
     let bytes = header.encode();
     expect![[r#"
-        52 50 52 53 43 4b 50 0a 08 00 00 00 03 00 00 00
+        52 50 52 53 43 4b 50 0a 09 00 00 00 03 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         99 00 00 00 00 00 00 00 06 05 04 03 02 01 00 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 7d 6c ba 8c"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 da 90 7d f9"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(CheckpointHeader::decode(&bytes), Ok(header));
     let mut sealed = block();
     let bytes = sealed.seal(b"stored");

@@ -173,25 +173,25 @@ fn golden_segment_and_block() {
         start: Lsn(0x1000),
         place: 0x2_0000,
         settings_hash: 0x1122_3344_5566_7788,
-        epoch: Epoch(3),
+        epoch: Epoch::new(3, 0x41a7),
         history: History(0x0a0b_0c0d),
         chain: 0xdead_beef,
         block_key: 0x0506_0708,
     };
     let bytes = segment.encode();
     expect![[r#"
-        52 50 52 53 4c 4f 47 0a 08 00 00 00 03 00 00 00
+        52 50 52 53 4c 4f 47 0a 09 00 00 00 03 00 00 00
         30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
         00 10 00 00 00 00 00 00 88 77 66 55 44 33 22 11
         03 00 00 00 ef be ad de 08 07 06 05 00 00 02 00"#]]
     .assert_eq(&hex(&bytes[..64]));
-    expect!["00 00 00 00 00 00 00 00 00 00 00 00 d1 04 4d 0f"].assert_eq(&hex(&bytes[496..]));
+    expect!["00 00 00 00 00 00 00 00 00 00 00 00 e3 bc a9 da"].assert_eq(&hex(&bytes[496..]));
     assert_eq!(SegmentHeader::decode(&bytes), Ok(segment));
     let (header, block, chain) = sample_block();
     expect![[r#"
-        52 50 42 4b d8 b3 c1 9a 00 20 00 00 00 00 00 00
+        52 50 42 4b 2c eb 34 8a 00 20 00 00 00 00 00 00
         1a 00 00 00 01 00 00 00 3f 79 12 3a 0d 0c 0b 0a
-        22 22 11 11 04 00 00 00 00 00 00 00 02 03 00 00
+        22 22 11 11 04 00 00 00 00 00 a7 41 02 03 00 00
         19 04 03 07 98 55 11 cd 88 44 00 08 07 06 05 04"#]]
     .assert_eq(&hex(&block[..64]));
     assert_eq!(BlockHeader::decode(&block), Ok((header, chain)));
@@ -208,7 +208,7 @@ fn sample_block() -> (BlockHeader, Vec<u8>, u32) {
         records_count: 1,
         chain: 0x0a0b_0c0d,
         tag: 0x1111_2222,
-        epoch: Epoch(4),
+        epoch: Epoch::new(4, 0x41a7),
         payload_crc: 0,
         memory_units: 0x0302,
     };
@@ -239,7 +239,7 @@ fn every_flipped_bit_of_a_block_or_segment_header_is_found() {
         start: Lsn(0),
         place: 0,
         settings_hash: 0,
-        epoch: Epoch(1),
+        epoch: Epoch::new(1, 0x41a7),
         history: History(7),
         chain: 0,
         block_key: 5,

@@ -31,7 +31,7 @@ fn hello(name: &str) -> Hello<'_> {
         format: FORMAT_VERSION,
         database_id: *b"0123456789abcdef",
         partitions: 0x0102,
-        position: (Epoch(3), Lsn(0x1122_3344_5566), History(0xa1a2_a3a4)),
+        position: (Epoch::new(3, 0x41a7), Lsn(0x1122_3344_5566), History(0xa1a2_a3a4)),
         ticket: [0xee; 16],
         name,
     }
@@ -39,7 +39,7 @@ fn hello(name: &str) -> Hello<'_> {
 
 fn group(records: &[u8]) -> GroupFrame<'_> {
     GroupFrame {
-        epoch: Epoch(3),
+        epoch: Epoch::new(3, 0x41a7),
         first: Lsn(7),
         end: Lsn(9),
         history: History(0xa1a2_a3a4),
@@ -55,7 +55,7 @@ fn progress() -> Progress {
         replayed: Lsn(80),
         view: Lsn(70),
         room_bytes: 4 << 20,
-        epoch: Epoch(3),
+        epoch: Epoch::new(3, 0x41a7),
         saved_status: 6,
     }
 }
@@ -65,22 +65,23 @@ fn golden_greetings() {
     check_golden(
         Frame::Hello(hello("s1")),
         expect![[r#"
-            51 4c f9 f1 01 00 00 00 07 00 00 00 08 00 00 00
+            84 da fd ea 01 00 00 00 08 00 00 00 09 00 00 00
             30 31 32 33 34 35 36 37 38 39 61 62 63 64 65 66
             ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee ee
-            03 00 00 00 a4 a3 a2 a1 66 55 44 33 22 11 00 00
-            02 01 00 02 73 31"#]],
+            03 00 00 00 a7 41 a4 a3 a2 a1 66 55 44 33 22 11
+            00 00 02 01 00 02 73 31"#]],
     );
     check_golden(
         Frame::Welcome(Welcome {
-            epoch: Epoch(3),
+            epoch: Epoch::new(3, 0x41a7),
             durable: Lsn(0x1122),
             safety: Safety::Quorum,
             primary: "http://p",
         }),
         expect![[r#"
-            f2 b1 34 2d 02 00 00 00 03 00 00 00 22 11 00 00
-            00 00 00 00 04 00 08 00 68 74 74 70 3a 2f 2f 70"#]],
+            49 08 32 12 02 00 00 00 03 00 00 00 a7 41 22 11
+            00 00 00 00 00 00 04 00 08 00 68 74 74 70 3a 2f
+            2f 70"#]],
     );
     check_golden(
         Frame::Refused(RefusalMessage {
@@ -207,12 +208,12 @@ fn golden_files() {
     check_golden(
         Frame::FilesEnd(FilesEnd {
             count: 2,
-            epoch: Epoch(3),
+            epoch: Epoch::new(3, 0x41a7),
             lsn: Lsn(0x1122),
         }),
         expect![[r#"
-            93 27 cf 8f 05 00 00 00 02 00 00 00 03 00 00 00
-            22 11 00 00 00 00 00 00"#]],
+            24 37 3a a8 05 00 00 00 02 00 00 00 03 00 00 00
+            a7 41 22 11 00 00 00 00 00 00"#]],
     );
 }
 
@@ -221,9 +222,9 @@ fn golden_streams() {
     check_golden(
         Frame::Group(group(b"\x03ab\x03cd")),
         expect![[r#"
-            55 fe 90 43 06 00 00 00 03 00 00 00 a4 a3 a2 a1
+            a9 83 00 9e 06 00 00 00 03 00 00 00 a4 a3 a2 a1
             07 00 00 00 00 00 00 00 09 00 00 00 00 00 00 00
-            08 00 00 00 06 00 00 00 03 61 62 03 63 64"#]],
+            09 00 a7 41 06 00 00 00 03 61 62 03 63 64"#]],
     );
     check_golden(
         Frame::Heartbeat(Heartbeat {
@@ -241,10 +242,10 @@ fn golden_streams() {
     check_golden(
         Frame::Epochs(Epochs::new(true, Lsn(10), &packed)),
         expect![[r#"
-        8c 3e b7 ae 09 00 00 00 0a 00 00 00 00 00 00 00
-        01 00 02 00 00 00 00 00 01 00 00 00 07 00 00 00
-        00 00 00 00 00 00 00 00 03 00 00 00 07 00 00 00
-        09 00 00 00 00 00 00 00"#]],
+            97 21 2d 8d 09 00 00 00 0a 00 00 00 00 00 00 00
+            01 00 02 00 00 00 00 00 01 00 00 00 05 00 07 00
+            00 00 00 00 00 00 00 00 00 00 03 00 00 00 05 00
+            07 00 00 00 09 00 00 00 00 00 00 00"#]],
     );
     let packed = packed_laggards(&[("s2", 9), ("s3", 0x1122)]);
     check_golden(
@@ -258,10 +259,10 @@ fn golden_streams() {
     check_golden(
         Frame::Progress(progress()),
         expect![[r#"
-            92 82 5e c7 08 00 00 00 01 00 00 00 00 00 00 00
+            28 aa c9 4e 08 00 00 00 01 00 00 00 00 00 00 00
             64 00 00 00 00 00 00 00 5a 00 00 00 00 00 00 00
             50 00 00 00 00 00 00 00 46 00 00 00 00 00 00 00
-            00 00 40 00 00 00 00 00 03 00 00 00 00 00 00 00
+            00 00 40 00 00 00 00 00 03 00 00 00 a7 41 00 00
             06 00 00 00 00 00 00 00"#]],
     );
 }
@@ -285,14 +286,14 @@ fn frames_that_no_encoder_writes_are_refused() {
     refused(with(Frame::Progress(progress()), 24, 101), "a standby's progress");
     refused(with(Frame::Hello(hello("s1")), 10, 3), "what a standby wants");
     let welcome = Welcome {
-        epoch: Epoch(3),
+        epoch: Epoch::new(3, 0x41a7),
         durable: Lsn(7),
         safety: Safety::VerySafe,
         primary: "",
     };
-    refused(with(Frame::Welcome(welcome), 20, 6), "safety level in a welcome");
-    refused(with(Frame::Hello(hello("s1")), 67, 3), "length of a name");
-    refused(with(Frame::Hello(hello("s1")), 68, 0xff), "text of a frame");
+    refused(with(Frame::Welcome(welcome), 22, 6), "safety level in a welcome");
+    refused(with(Frame::Hello(hello("s1")), 69, 3), "length of a name");
+    refused(with(Frame::Hello(hello("s1")), 70, 0xff), "text of a frame");
     refused(with(Frame::Group(group(b"ab")), 24, 7), "end of a group");
     refused(with(Frame::Group(group(b"ab")), 36, 1), "bytes of a group's records");
     let refusal = RefusalMessage {
@@ -310,7 +311,7 @@ fn frames_that_no_encoder_writes_are_refused() {
     refused(with(epochs, 18, 1), "length of epochs");
     refused(with(epochs, 20, 1), "bytes before epochs");
     refused(with(epochs, 24, 3), "a list of epochs");
-    refused(with(Frame::Progress(progress()), 60, 1), "behind a progress's epoch");
+    refused(with(Frame::Progress(progress()), 62, 1), "behind a progress's epoch");
     let packed = packed_laggards(&[("s2", 9)]);
     let standing = Frame::Standing(SyncUpdate::new(6, true, IN, &packed));
     refused(with(standing, 16, 8), "flags of a standing");
@@ -363,7 +364,7 @@ fn members_come_back_in_their_order() {
 
 fn packed_epochs(starts: &[(u32, u64)]) -> Vec<u8> {
     Epochs::pack(starts.iter().map(|(epoch, start)| EpochSeen {
-        epoch: Epoch(*epoch),
+        epoch: Epoch::new(*epoch, 5),
         start: Lsn(*start),
         history: History(7),
     }))
@@ -377,7 +378,7 @@ fn the_newest_epochs_fit_into_a_frame() {
     let Ok(Frame::Epochs(read)) = Frame::decode(&bytes) else {
         panic!("it is a list of epochs");
     };
-    let epochs: Vec<_> = read.epochs().map(|seen| (seen.epoch.0, seen.start.0)).collect();
+    let epochs: Vec<_> = read.epochs().map(|seen| (seen.epoch.count(), seen.start.0)).collect();
     assert_eq!(epochs, all[all.len() - 1024..]);
     assert!(!read.is_same && read.durable == Lsn(5_000));
 }
@@ -406,6 +407,10 @@ fn parts() -> impl Strategy<Value = Parts> {
     })
 }
 
+fn epoch(number: u64) -> Epoch {
+    Epoch::new(number as u32, (number >> 32) as u16)
+}
+
 fn frames(parts: &Parts) -> Vec<Frame<'_>> {
     let n = &parts.numbers;
     let ids: [u8; 16] = std::array::from_fn(|at| n[at % 8] as u8);
@@ -419,14 +424,14 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
         format: n[2] as u32,
         database_id: ids,
         partitions: n[3] as u16,
-        position: (Epoch(n[4] as u32), Lsn(n[5]), History(n[6] as u32)),
+        position: (epoch(n[4]), Lsn(n[5]), History(n[6] as u32)),
         ticket: ids,
         name: &parts.text,
     };
     let mut all = vec![
         Frame::Hello(hello),
         Frame::Welcome(Welcome {
-            epoch: Epoch(n[0] as u32),
+            epoch: epoch(n[0]),
             durable: Lsn(n[1]),
             safety: Safety::ALL[(n[2] % 6) as usize],
             primary: &parts.text,
@@ -443,7 +448,7 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
         }),
         Frame::FilesEnd(FilesEnd {
             count: n[0] as u32,
-            epoch: Epoch(n[1] as u32),
+            epoch: epoch(n[1]),
             lsn: Lsn(n[2]),
         }),
         Frame::Heartbeat(Heartbeat {
@@ -460,13 +465,13 @@ fn frames(parts: &Parts) -> Vec<Frame<'_>> {
             replayed: Lsn(n[1]),
             view: Lsn(n[0]),
             room_bytes: n[4],
-            epoch: Epoch(n[5] as u32),
+            epoch: epoch(n[5]),
             saved_status: n[6],
         }),
     ];
     if n[0] < n[1] {
         all.push(Frame::Group(GroupFrame {
-            epoch: Epoch(n[2] as u32),
+            epoch: epoch(n[2]),
             first: Lsn(n[0]),
             end: Lsn(n[1]),
             history: History(n[3] as u32),

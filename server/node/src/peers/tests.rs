@@ -63,7 +63,7 @@ impl Asking {
     /// Asks, and checks that the round ends in time.
     fn ask(&self, urls: &[String]) -> Vec<Result<PromiseAnswer, String>> {
         let question = PromiseQuestion {
-            epoch: Epoch(2),
+            epoch: Epoch::new(2, 0),
             name: "b".into(),
             url: None,
             is_withdrawn: false,

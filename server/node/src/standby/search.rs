@@ -57,7 +57,7 @@ impl Primary {
         let named = self.client.status_within(ASK_TIME).ok();
         let named = named.filter(|status| status.role == Role::Primary.name());
         let named_epoch = named.and_then(|status| status.epoch);
-        if named_epoch > Some(promised.epoch.0) || !self.is_as_safe(&promised.url) {
+        if named_epoch > Some(promised.epoch.count()) || !self.is_as_safe(&promised.url) {
             return None;
         }
         let client = remote::client(&promised.url, self.token.as_deref(), self.ca_cert.as_deref()).ok()?;
@@ -67,7 +67,7 @@ impl Primary {
         let leads_in = status
             .filter(|status| status.role == Role::Primary.name())
             .and_then(|status| status.epoch);
-        if leads_in < Some(promised.epoch.0) && !is_named_deposed {
+        if leads_in < Some(promised.epoch.count()) && !is_named_deposed {
             return None;
         }
         let answer = question(&client);

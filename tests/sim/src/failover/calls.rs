@@ -149,7 +149,7 @@ impl Run {
                 reply,
                 reached: answering.safety().1,
                 path: tape.path(),
-                epoch: answering.status().epoch.unwrap_or_default().0,
+                epoch: answering.status().epoch.unwrap_or_default().count(),
             };
             lock(&around.arrived).push(arrived);
         });

@@ -56,7 +56,7 @@ pub fn ask_promise(
     }
     match (told, around.mutant) {
         (Ok(answer), Some(FailoverMutant::PromiseHidesEnd)) => Ok(PromiseAnswer {
-            epoch: Epoch(0),
+            epoch: Epoch::new(0, 0),
             end: Lsn(0),
             ..answer
         }),
@@ -75,7 +75,7 @@ pub fn ask_promise(
         }
         (Err(_), Some(FailoverMutant::SilencePromises)) => Ok(PromiseAnswer {
             name: NAMES[node].to_owned(),
-            epoch: Epoch(0),
+            epoch: Epoch::new(0, 0),
             end: Lsn(0),
             has_been_in_sync: true,
             status: None,

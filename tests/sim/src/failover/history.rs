@@ -111,7 +111,7 @@ impl Tape {
                 let (mut reader, _) = LogReader::open(folder, start).map_err(wrong)?;
                 while let Some(block) = reader.next_block().map_err(wrong)? {
                     let mut all = lock(histories);
-                    all.add(&mut path, block.records, block.epoch.0, is_first)?;
+                    all.add(&mut path, block.records, block.epoch.count(), is_first)?;
                 }
                 path
             }
@@ -132,7 +132,7 @@ impl GroupSink for Tape {
     fn take(&self, group: &Group<'_>) {
         let (mut path, mut all) = (lock(&self.path), lock(&self.histories));
         let added = match path.end() == group.first {
-            true => all.add(&mut path, group.records, group.end.epoch.0, true),
+            true => all.add(&mut path, group.records, group.end.epoch.count(), true),
             false => Err(format!("a group of LSN {} comes behind {}", group.first, path.end())),
         };
         let end = path.before(path.end().0);

@@ -404,7 +404,7 @@ impl Run {
         process.is_counted_primary = true;
         self.newest = Some(process.life.number);
         let path = process.tape.path();
-        let epoch = process.database.router().status().epoch.unwrap_or_default().0;
+        let epoch = process.database.router().status().epoch.unwrap_or_default().count();
         self.primary = Some(node);
         self.marks.begin(how, epoch, path)
     }

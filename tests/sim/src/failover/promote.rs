@@ -146,7 +146,7 @@ impl Run {
             called_out.extend(info.out_of_sync.into_iter().map(|other| other.name));
             found.push(Candidate {
                 node,
-                at: (info.epoch.0, info.durable.0),
+                at: (info.epoch.count(), info.durable.0),
                 in_sync: own.and_then(|own| own.in_sync),
             });
         }
@@ -236,7 +236,7 @@ impl Run {
         let accepted = promoted.may_be_lost.filter(|_| how != Some(How::Forced));
         let accepted = accepted.map(|lost| How::Accepted {
             from: lost.from.0,
-            epoch: lost.epoch.0,
+            epoch: lost.epoch.count(),
         });
         let known = accepted.or(how).filter(|_| !self.is_torn);
         let how = known.unwrap_or(How::Blindly);
@@ -265,7 +265,7 @@ impl Run {
         };
         let log: Arc<dyn Disk> = Arc::new(disk.folder(LOG));
         let outline = LogOutline::of(&log).map_err(|error| error.to_string())?;
-        let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.0, outline.end.lsn.0));
+        let third_at = outline.map_or((0, 0), |outline| (outline.end.epoch.count(), outline.end.lsn.0));
         // The node gets no more from the old one while it is compared, and promoted.
         self.around.net.part(NAMES[old], NAMES[new]);
         self.around.net.break_between(NAMES[old], NAMES[new]);
