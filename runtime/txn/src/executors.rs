@@ -103,7 +103,7 @@ mod tests {
         atomic::{AtomicUsize, Ordering::Relaxed},
     };
 
-    use reprise_abi::{HostOps, ModuleSchema};
+    use reprise_abi::HostOps;
     use reprise_base::{Grant, TxnId, limits::GUESTS_BYTES_PART};
     use reprise_host::CallOutcome;
     use reprise_observe::ModuleMeters;
@@ -175,7 +175,7 @@ mod tests {
             hash: [0; 32],
             wasm_bytes: 0,
             installed_by: TxnId(1),
-            schema: ModuleSchema::default(),
+            schema: Arc::default(),
             description: Arc::default(),
             tables: Vec::new(),
             prefetch: Vec::new(),

@@ -21,7 +21,7 @@ use reprise_storage::{Conflict, PreparedTable, ReplacedTable, Store, TableId};
 use crate::{
     module::{BindError, Code, Deployed, Module, ModuleId, TableBinding},
     prefetch::{self, PrefetchRow},
-    shape,
+    shape::{self, Shape},
     table_past::TablePast,
 };
 
@@ -176,7 +176,7 @@ pub fn apply(
     next.record_migration(&candidate);
     let migrates = plan.summary.migrates;
     let of_name = next.versions.iter().filter(|module| module.name == candidate.name);
-    let description = shared_description(&next, &candidate);
+    let description = next.shared_description(&candidate.name, candidate.description);
     let module = Arc::new(Module {
         id: ModuleId(next.versions.len() as u32),
         version: 1 + of_name.count() as u32,
@@ -187,7 +187,7 @@ pub fn apply(
         prefetch: prefetch::rows_of(&candidate.schema, &plan.bindings),
         results: shape::results_of(&candidate.schema),
         meters: ModuleMeters::new(candidate.schema.procedures.len()),
-        schema: candidate.schema,
+        schema: Arc::new(candidate.schema),
         description,
         tables: plan.bindings,
         code: candidate.code,
@@ -252,13 +252,6 @@ fn rebind(deployed: &mut Deployed, name: &str, tables: Vec<TableBinding>) {
     deployed.current.insert(name.to_owned(), rebound);
 }
 
-/// Returns the description that the candidate can share. Versions often differ in their code alone.
-fn shared_description(deployed: &Deployed, candidate: &Candidate) -> Arc<[u8]> {
-    let before = deployed.current.get(&candidate.name).map(|module| &module.description);
-    let same = before.filter(|before| **before == candidate.description);
-    same.unwrap_or(&candidate.description).clone()
-}
-
 impl Deployed {
     /// Replaces a stored table by its changed form.
     fn replace_table(&mut self, id: TableId, until: TxnId, schema: Arc<TableSchema>) {
@@ -272,37 +265,68 @@ impl Deployed {
     /// its description. A running call has the whole version.
     fn retire(&mut self, name: &str) {
         if let Some(module) = self.current.get(name) {
-            self.versions[module.id.0 as usize] = Arc::new(module.retired());
+            let schema = self.shared_schema(name, without_tables(&module.schema));
+            self.versions[module.id.0 as usize] = Arc::new(module.retired(schema));
         }
+    }
+
+    /// Returns the description that a further version of the module can share. Versions often differ in their code alone, and a rollback
+    /// brings a former description back.
+    fn shared_description(&self, name: &str, description: Arc<[u8]>) -> Arc<[u8]> {
+        let mut former = self.versions_of(name).map(|module| &module.description);
+        former
+            .find(|former| **former == description)
+            .cloned()
+            .unwrap_or(description)
+    }
+
+    /// Returns the declarations that a further version of the module out of service can share.
+    fn shared_schema(&self, name: &str, schema: ModuleSchema) -> Arc<ModuleSchema> {
+        let mut former = self.versions_of(name).map(|module| &module.schema);
+        let same = former.find(|former| ***former == schema).cloned();
+        same.unwrap_or_else(|| Arc::new(schema))
+    }
+
+    /// Returns the versions of a name, the newest first.
+    fn versions_of(&self, name: &str) -> impl Iterator<Item = &Arc<Module>> {
+        self.versions.iter().rev().filter(move |module| module.name == name)
     }
 }
 
-fn without_tables(mut schema: ModuleSchema) -> ModuleSchema {
-    schema.tables = Vec::new();
-    schema.retiring = Vec::new();
-    schema.table_docs = Vec::new();
-    schema
+fn without_tables(schema: &ModuleSchema) -> ModuleSchema {
+    ModuleSchema {
+        abi: schema.abi,
+        procedures: schema.procedures.clone(),
+        on_deploy: schema.on_deploy.clone(),
+        ..ModuleSchema::default()
+    }
 }
 
 impl Module {
-    /// Returns the version as it is out of service: bound to no table.
-    fn retired(&self) -> Self {
-        let schema = without_tables(self.schema.clone());
+    /// Returns the version as it is out of service: with these declarations, bound to no table.
+    fn retired(&self, schema: Arc<ModuleSchema>) -> Self {
         let prefetch = vec![Vec::new(); schema.procedures.len()];
-        self.with(schema, Vec::new(), prefetch)
+        self.with(schema, Vec::new(), prefetch, Vec::new())
     }
 
     /// Returns the version bound to these tables.
     fn bound_to(&self, tables: Vec<TableBinding>) -> Self {
         let prefetch = prefetch::rows_of(&self.schema, &tables);
-        self.with(self.schema.clone(), tables, prefetch)
+        let results = shape::results_of(&self.schema);
+        self.with(self.schema.clone(), tables, prefetch, results)
     }
 
     /// Returns this version with another view of the stored tables. It counts its calls anew.
-    fn with(&self, schema: ModuleSchema, tables: Vec<TableBinding>, prefetch: Vec<Vec<PrefetchRow>>) -> Self {
+    fn with(
+        &self,
+        schema: Arc<ModuleSchema>,
+        tables: Vec<TableBinding>,
+        prefetch: Vec<Vec<PrefetchRow>>,
+        results: Vec<Shape>,
+    ) -> Self {
         Self {
             prefetch,
-            results: shape::results_of(&schema),
+            results,
             meters: ModuleMeters::new(schema.procedures.len()),
             tables,
             schema,
@@ -359,7 +383,6 @@ pub fn restore(
         ..Deployed::default()
     };
     let mut in_service = Vec::new();
-    let mut sent: BTreeMap<String, Arc<[u8]>> = BTreeMap::new();
     for (number, found) in modules.into_iter().enumerate() {
         if !found.migrations.is_empty() {
             let names = next.migrations.entry(found.name.clone()).or_default();
@@ -372,24 +395,23 @@ pub fn restore(
         if found.in_service {
             in_service.push(found.name.clone());
         }
-        let same = sent.get(&found.name).filter(|before| **before == found.description);
-        let description = same.cloned().unwrap_or(found.description);
-        sent.insert(found.name.clone(), description.clone());
+        let description = next.shared_description(&found.name, found.description);
+        let schema = match found.in_service {
+            true => Arc::new(found.schema),
+            false => next.shared_schema(&found.name, without_tables(&found.schema)),
+        };
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
-            prefetch: vec![Vec::new(); found.schema.procedures.len()],
-            results: shape::results_of(&found.schema),
-            meters: ModuleMeters::new(found.schema.procedures.len()),
+            prefetch: vec![Vec::new(); schema.procedures.len()],
+            results: Vec::new(), // `rebind` makes those of a version in service
+            meters: ModuleMeters::new(schema.procedures.len()),
             tables: Vec::new(),
             name: found.name,
             version: found.version,
             hash: found.hash,
             wasm_bytes: found.wasm_bytes,
             installed_by: found.installed_by,
-            schema: match found.in_service {
-                true => found.schema,
-                false => without_tables(found.schema),
-            },
+            schema,
             description,
             code: found.code,
         });

@@ -75,15 +75,16 @@ pub struct Module {
     pub wasm_bytes: u64,
     /// Transaction that installed it; its time is the time of installation.
     pub installed_by: TxnId,
-    /// The module's declarations.
-    pub schema: ModuleSchema,
-    /// The JSON from which `schema` was made, as the client sent it. A description that was accepted once stays as it is.
+    /// The module's declarations. Versions out of service share equal ones.
+    pub schema: Arc<ModuleSchema>,
+    /// The JSON from which `schema` was made, as the client sent it. A description that was accepted once stays as it is. Versions share
+    /// equal ones.
     pub description: Arc<[u8]>,
     /// Bindings of `schema.tables`, in the same order.
     pub tables: Vec<TableBinding>,
     /// Rows to prefetch before it runs, by procedure.
     pub prefetch: Vec<Vec<PrefetchRow>>,
-    /// The shape against which its result is checked, by procedure.
+    /// The shape against which its result is checked, by procedure. A version out of service has none, because it runs no calls.
     pub(crate) results: Vec<Shape>,
     /// The router's counts of its calls.
     pub meters: ModuleMeters,

@@ -33,8 +33,11 @@ impl TablePast {
         }
     }
 
-    /// Records that the transaction `until`, the latest one yet, changes or drops the table.
+    /// Records that the transaction `until`, the latest one yet, changes or drops the table. Equal forms share their memory, because
+    /// deployments that are rolled back would otherwise add one form each.
     pub(crate) fn push(&mut self, id: TableId, until: TxnId, table: Arc<TableSchema>) {
+        let same = self.tables().find(|former| **former == table).cloned();
+        let table = same.unwrap_or(table);
         self.former.push(FormerTable { id, until, table });
     }
 

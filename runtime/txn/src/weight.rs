@@ -1,6 +1,6 @@
 //! Estimates the memory of the descriptions of modules and tables. The ledger counts it like rows.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeSet, sync::Arc};
 
 use reprise_abi::{
     AbortSchema, ColumnSchema, IndexSchema, ModuleSchema, Parameter, ProcedureSchema, StructField, TableSchema, Type,
@@ -100,24 +100,29 @@ impl Candidate {
 }
 
 impl Module {
-    /// Estimates its bytes without the description. A version out of service is bound to no table, and its schema has no tables.
-    fn schema_bytes(&self) -> u64 {
-        (size_of::<Self>() + schema(&self.schema) + bindings(&self.schema.tables)) as u64
+    /// Estimates its own bytes: without the declarations and the description, which versions share.
+    fn own_bytes(&self) -> u64 {
+        (size_of::<Self>() + bindings(&self.schema.tables)) as u64
     }
+}
+
+/// Sums the bytes of values that may share their memory. Each is counted once.
+fn shared_bytes<'a, T: ?Sized + 'a>(all: impl Iterator<Item = &'a Arc<T>>, bytes: impl Fn(&T) -> usize) -> u64 {
+    let mut counted = BTreeSet::new();
+    let own = all.filter(|value| counted.insert(Arc::as_ptr(value).addr()));
+    own.map(|value| bytes(value) as u64).sum()
 }
 
 impl Deployed {
     /// Returns the bytes of all descriptions: of versions in and out of service, of stored tables, and of former tables.
     pub fn description_bytes(&self) -> u64 {
-        let versions: u64 = self.versions.iter().map(|module| module.schema_bytes()).sum();
-        // Versions share equal descriptions.
-        let sent: BTreeMap<_, _> = self
-            .versions
-            .iter()
-            .map(|module| (module.description.as_ptr(), heap(module.description.len()) as u64))
-            .collect();
+        let versions: u64 = self.versions.iter().map(|module| module.own_bytes()).sum();
+        let declared = self.versions.iter().map(|module| &module.schema);
+        let declared = shared_bytes(declared, |found| heap(size_of::<ModuleSchema>()) + schema(found));
+        let sent = self.versions.iter().map(|module| &module.description);
+        let sent = shared_bytes(sent, |found| heap(found.len()));
         let stored = self.tables.iter().chain(self.past.tables());
-        let stored = stored.map(|found| (size_of::<TableSchema>() + table(found)) as u64);
-        versions + sent.values().sum::<u64>() + stored.sum::<u64>() + self.lineage.bytes()
+        let stored = shared_bytes(stored, |found| size_of::<TableSchema>() + table(found));
+        versions + declared + sent + stored + self.lineage.bytes()
     }
 }

@@ -201,6 +201,36 @@ fn ledger_counts_descriptions_and_keeps_of_former_versions_what_was_sent() {
     assert!(after.abs_diff(before) < before / 4, "{before}, then {after}");
 }
 
+/// Bytes of the ledger for a version out of service that declares the same as an earlier one: its number, its name and its hash.
+const VERSION_BYTES_MAX: u64 = 320;
+
+#[test]
+fn ledger_grows_by_no_declarations_when_two_versions_alternate() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(config(dir.path(), 2, LogPolicy::Command, u64::MAX)).expect("open");
+    let used = |database: &Database| database.router().memory().kind(MemoryKind::Modules).used();
+    let deploy = |database: &Database, times: usize| {
+        for number in 0..times {
+            let wasm = wasm(["contacts1", "contacts2"][number % 2]);
+            let deployed = database.router().deploy_consenting("contacts", &wasm);
+            deployed.expect("deployed");
+        }
+    };
+    deploy(&database, 4);
+    let before = used(&database);
+    deploy(&database, 20);
+    let grown = used(&database) - before;
+    assert!(grown <= 20 * VERSION_BYTES_MAX, "{grown} bytes by 20 versions");
+
+    take(&database);
+    let before = used(&database);
+    database.close().expect("close");
+    let database = open(config(dir.path(), 2, LogPolicy::Command, u64::MAX)).expect("open");
+    let after = used(&database);
+    assert!(after <= before + 20 * VERSION_BYTES_MAX, "{before}, then {after}");
+    database.close().expect("close");
+}
+
 const SMALL_BYTES: u64 = 32 << 20;
 
 #[test]
