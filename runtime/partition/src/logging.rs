@@ -15,7 +15,7 @@ use reprise_abi::{LogDeclaration, ProcedureSchema};
 use reprise_base::limits::PART_BYTES;
 use reprise_observe::FlushStats;
 use reprise_storage::AfterImage;
-use reprise_txn::{Module, ModuleId};
+use reprise_txn::{Deployed, Module, ModuleId};
 
 use crate::{
     log_costs::{Choice, CostMeter, MeasuredCosts, SampleRate},
@@ -122,6 +122,12 @@ impl LogSettings {
         meters.entry((module, procedure)).or_insert_with(new).clone()
     }
 
+    /// Drops the measurements of versions that are out of service. Without this each deployment would leave some behind.
+    pub(crate) fn release_meters(&self, deployed: &Deployed) {
+        let mut meters = self.meters.lock().expect("held for a short time");
+        meters.retain(|(module, _), _| deployed.is_current(*module));
+    }
+
     fn form_of(&self, procedure: &ProcedureSchema) -> ProcedureForm {
         let (kind, is_auto) = match (self.rule, procedure.log) {
             (LogPolicy::None, _) => (LogForm::Nothing, false),
@@ -157,4 +163,56 @@ struct ProcedureForm {
     /// Measurements may change the form.
     is_auto: bool,
     measured: bool,
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::ModuleSchema;
+    use reprise_base::TxnId;
+    use reprise_txn::{Code, Executor, RestoredModule, TablePast, restore};
+
+    use super::*;
+
+    struct NoCode;
+
+    impl Code for NoCode {
+        fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+            Err("no call runs here".into())
+        }
+    }
+
+    fn version(version: u32, in_service: bool) -> RestoredModule {
+        RestoredModule {
+            name: "m".into(),
+            version,
+            hash: [version as u8; 32],
+            wasm_bytes: 0,
+            installed_by: TxnId(u64::from(version)),
+            in_service,
+            migrations: Vec::new(),
+            origins: None,
+            schema: ModuleSchema::default(),
+            description: Arc::default(),
+            code: Arc::new(NoCode),
+        }
+    }
+
+    #[test]
+    fn measurements_go_with_a_version_when_it_leaves_service() {
+        let modules = vec![version(1, false), version(2, true)];
+        let deployed = restore(1, Vec::new(), TablePast::default(), modules).expect("versions without tables");
+        let settings = LogSettings::default();
+        let meters = [0, 1].map(|module| settings.meter(ModuleId(module), 0, LogForm::Command));
+        settings.release_meters(&deployed);
+        assert_eq!(
+            Arc::strong_count(&meters[0]),
+            1,
+            "the version out of service is measured no more"
+        );
+        assert_eq!(
+            Arc::strong_count(&meters[1]),
+            2,
+            "the version in service keeps its measurements"
+        );
+    }
 }

@@ -228,6 +228,7 @@ impl ExecContext {
             .filter(|module| !deployed.is_current(module.id))
             .for_each(|module| module.code.release());
         self.shared.release_binaries(&deployed);
+        self.shared.logging.release_meters(&deployed);
         self.shared.deployed.store(Arc::new(deployed));
         self.shared.generation.store(generation, Ordering::Release);
         self.refresh_if_due();
