@@ -51,7 +51,7 @@ struct BackupsState {
     running: Option<BackupInfo>,
     /// When the running one was begun, by the node's clock.
     begun_ns: u64,
-    /// Seconds of the backups of this run, because a manifest does not have them.
+    /// Seconds that each backup of this run took, until it is removed. A manifest does not have them.
     seconds: Vec<(String, f64)>,
     failed: Vec<BackupInfo>,
 }
@@ -394,6 +394,7 @@ impl Backups {
         let root = place.root().map_err(failed)?;
         root.remove(MANIFEST_NAME).map_err(failed)?;
         root.sync_dir().map_err(failed)?;
+        self.lock().seconds.retain(|(known, _)| known != id);
         self.tree.remove(place.name()).map_err(failed)
     }
 }

@@ -13,7 +13,7 @@ use std::{
 };
 
 use crate::common::{
-    Moment, close, config, digest_of, files, fill, fill_bank, moment, take, transfer, wait_until, wasm,
+    Moment, close, config, digest_of, files, fill, fill_bank, moment, snapshot, take, transfer, wait_until, wasm,
 };
 use reprise_backup::{
     ArchiveBounds, ArchiveError, DirHandle, DirTree, Point, RealTree, RestoreError, restore, restore_archived,
@@ -542,6 +542,36 @@ fn backups_that_would_be_too_much_are_refused_before_they_begin() {
     }
     assert!(backups.find(&first.id).is_none());
     backups.create(false).expect("there is room again");
+}
+
+#[test]
+fn server_keeps_nothing_of_a_backup_that_was_removed() {
+    let Dirs { root, data, .. } = dirs();
+    let database = Database::open(config(&data, 2)).expect("open");
+    let place = root.path().join("backups");
+    database.serve_backups(Arc::new(RealTree(place.clone())), 1 << 30);
+    database.recover().expect("recover");
+    database.router().deploy("bank", &wasm("bank")).expect("deploy");
+    fill(&database, 0, 100);
+    take(&database);
+    let backups = database.backups().expect("served");
+    let made = backups.create(false).expect("begun");
+    wait_made(backups, &made.id);
+    let seconds = || backups.find(&made.id).expect("it is listed").seconds;
+    assert!(seconds().is_some());
+    let dir = files(&place, "").pop().expect("the backup's directory");
+    let mut held = snapshot(&dir);
+    for path in files(&dir, "").into_iter().filter(|path| path.is_file()) {
+        let bytes = fs::read(&path).expect("a file");
+        held.insert(path, bytes);
+    }
+    backups.remove(&made.id).expect("removed");
+    // The operator puts a copy of it back. A manifest does not say how long the backup took.
+    for (path, bytes) in held {
+        fs::create_dir_all(path.parent().expect("a folder")).expect("made");
+        fs::write(&path, bytes).expect("written");
+    }
+    assert_eq!(seconds(), None);
 }
 
 fn wait_made(backups: &Backups, id: &str) {
