@@ -260,14 +260,25 @@ pub(crate) fn descriptions(reader: &CheckpointReader) -> Result<Deployed, Checkp
     let tables = reader.tables().iter().map(|json| table_of(reader, json));
     let tables = tables.collect::<Result<Vec<_>, _>>()?;
     let unfit = |what: &str, reason: &str| broken(reader, what, "that fit", reason);
-    let modules = reader.modules().iter().map(|module| {
+    // Each version is read when the one before is in its place. A list of all of them would take kilobytes of memory for each version since
+    // the log begins, at each checkpoint.
+    let mut unread = None;
+    let modules = reader.modules().iter().map_while(|module| {
         let module = module.get();
-        let schema = read_module(module.description).map_err(|reason| unfit("module", &reason))?;
-        Ok::<_, CheckpointError>(restored(&module, schema, Arc::new(RetiredCode)))
+        match read_module(module.description) {
+            Ok(schema) => Some(restored(&module, schema, Arc::new(RetiredCode))),
+            Err(reason) => {
+                unread = Some(unfit("module", &reason));
+                None
+            }
+        }
     });
-    let modules = modules.collect::<Result<Vec<_>, _>>()?;
     let past = TablePast::unknown_before(reader.header().txn_id);
-    restore(0, tables, past, modules).map_err(|reason| unfit("tables and modules", &reason))
+    let deployed = restore(0, tables, past, modules);
+    match unread {
+        Some(error) => Err(error),
+        None => deployed.map_err(|reason| unfit("tables and modules", &reason)),
+    }
 }
 
 fn origin(found: CheckpointOrigin) -> Option<Origin> {

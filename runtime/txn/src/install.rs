@@ -369,13 +369,13 @@ pub struct RestoredModule {
 }
 
 /// Returns the deployment of a checkpoint: stored tables by `TableId` with their known past, and module versions by `ModuleId`. Versions
-/// out of service are bound to no table: they take no calls, and the tables may have changed without them. Err: the parts do not fit
-/// together.
+/// out of service are bound to no table: they take no calls, and the tables may have changed without them. Each version is taken when the
+/// one before is in its place, so that equal ones share their memory from the beginning. Err: the parts do not fit together.
 pub fn restore(
     generation: u64,
     tables: Vec<TableSchema>,
     past: TablePast,
-    modules: Vec<RestoredModule>,
+    modules: impl IntoIterator<Item = RestoredModule>,
 ) -> Result<Deployed, String> {
     let mut next = Deployed {
         generation,

@@ -7,3 +7,4 @@ mod cursors;
 mod inserting;
 mod keyed;
 mod many;
+mod restoring;

@@ -11,7 +11,8 @@ use reprise_txn::{
     outline, prepare, run_multi, run_single,
 };
 
-struct NoCode;
+/// Code that nothing runs.
+pub struct NoCode;
 
 impl Code for NoCode {
     fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
