@@ -342,7 +342,7 @@ impl NodeReplication {
         at_least: Epoch,
     ) -> Result<Epoch, ReplicationError> {
         let begun = self.node.change(|document| {
-            membership::begin_epoch(&mut document.members, siblings);
+            membership::begin_epoch(document, siblings);
             if let Some(set) = set {
                 membership::count_on(&mut document.members, set);
             }

@@ -194,9 +194,10 @@ impl Membership {
 
 /// Records, for a server that becomes the primary, that no standby is in sync with it and that their positions are not known. They may have
 /// followed another primary. The server holds the log for them as before, and for its `siblings`: the other standbys of the former primary.
-/// Without that, the next checkpoint would release log that they still need. The server saves this before its first answer, because its next
-/// start relies on it.
-pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, siblings: &[LaggingStandby]) {
+/// Without that, the next checkpoint would release log that they still need. A sibling may be promoted, too, so the server asks it at the
+/// address that the former primary told. The server saves this before its first answer, because its next start relies on it.
+pub(crate) fn begin_epoch(document: &mut NodeDocument, siblings: &[LaggingStandby]) {
+    let members = &mut document.members;
     for member in &mut *members {
         member.end();
         member.was_in_sync = false;
@@ -204,6 +205,13 @@ pub(crate) fn begin_epoch(members: &mut Vec<StoredMember>, siblings: &[LaggingSt
     for sibling in siblings {
         if members.iter().all(|member| member.name != sibling.name) {
             members.push(StoredMember::unknown(&sibling.name, sibling.from));
+        }
+    }
+    let told = document.status.iter().flat_map(|status| &status.others);
+    for other in told.filter(|other| !other.url.is_empty()) {
+        let found = members.iter_mut().find(|member| member.name == other.name);
+        if let Some(member) = found {
+            member.url = Some(other.url.clone());
         }
     }
 }
@@ -319,7 +327,7 @@ mod tests {
             name: "s3".into(),
             from: Lsn(5),
         };
-        node.change(|document| begin_epoch(&mut document.members, &[laggard]))
+        node.change(|document| begin_epoch(document, &[laggard]))
             .expect("saved");
         assert_eq!(out(), [both[0].clone(), both[1].clone(), ("s3".to_owned(), 0)]);
         assert_eq!(load(&node)[2].from, Lsn(5));

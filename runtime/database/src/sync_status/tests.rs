@@ -165,7 +165,7 @@ fn former_primary_reports_lagging_standbys_until_a_later_primary_reports() {
     assert_eq!(out_of_sync(&synced), [("s2".to_owned(), 40)]);
     // A node that becomes the primary keeps reporting the standby.
     let begin = |node: &NodeFile| {
-        let begun = node.change(|document| membership::begin_epoch(&mut document.members, &synced.laggards()));
+        let begun = node.change(|document| membership::begin_epoch(document, &synced.laggards()));
         begun.expect("saved");
     };
     begin(&node);

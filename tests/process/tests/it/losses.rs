@@ -450,3 +450,29 @@ fn wait_shown(standby: &Server, account: u64) -> Result<()> {
         thread::sleep(Duration::from_millis(20));
     }
 }
+
+/// Each of the two was stopped when the other one was promoted, so neither heard of the other. They draw the same count.
+#[test]
+fn two_standbys_that_are_promoted_by_force_say_so_and_differ_in_the_writer_of_their_epoch() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let level = ["--safety", "1-safe"];
+    let mut a = cluster.primary("a", &level)?;
+    let mut standbys = [cluster.standby("b", &a, &level)?, cluster.standby("c", &a, &level)?];
+    wait_reached(&a, &[], ("1-safe", &[&standbys[0], &standbys[1]]))?;
+    a.kill()?;
+    for (own, other) in [(0, 1), (1, 0)] {
+        standbys[other].process().signal(libc::SIGSTOP)?;
+        let (status, promoted) = promote(&standbys[own], true)?;
+        ensure!(status == 200 && promoted["epoch"] == 2, "{promoted}");
+        standbys[own].process().signal(libc::SIGSTOP)?;
+        standbys[other].process().signal(libc::SIGCONT)?;
+    }
+    standbys[1].process().signal(libc::SIGCONT)?;
+    let [b, c] = &standbys;
+    for (own, other) in [(b, c), (c, b)] {
+        wait_other(own, Some(&format!("http://{}", other.address)))?;
+    }
+    let writer = |server: &Server| anyhow::Ok(server.get("/v1/status")?.json()["epoch_writer"].clone());
+    ensure!(writer(b)? != writer(c)?, "{}", writer(b)?);
+    Ok(())
+}
