@@ -206,9 +206,15 @@ fn standby_that_promised_a_later_epoch_is_promoted_if_the_loss_is_accepted() -> 
     let b = cluster.standby("b", &a, &level)?;
     wait_reached(&a, &[], ("2-safe", &[&b]))?;
     let answer = b
-        .request("POST", "/v1/replication/promise", &[], br#"{"epoch": 9, "name": "x"}"#)?
+        .request(
+            "POST",
+            "/v1/replication/promise",
+            &[],
+            br#"{"epoch": 9, "epoch_writer": 7, "name": "x"}"#,
+        )?
         .json();
-    ensure!(answer["promises"] == json!([{"epoch": 9, "name": "x"}]), "{answer}");
+    let promise = json!([{"epoch": 9, "epoch_writer": 7, "name": "x"}]);
+    ensure!(answer["promises"] == promise, "{answer}");
     a.kill()?;
     let promoted = accept(&b, "a standby promised a later epoch to x")?;
     ensure!(promoted["may_be_lost"]["class"] == "acknowledged", "{promoted}");
