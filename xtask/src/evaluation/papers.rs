@@ -17,7 +17,7 @@ pub struct Group {
     /// The program that measures them, where it is not the paper's.
     pub program: Option<&'static str>,
     pub figures: &'static [Figure],
-    /// Flags of a run at full length: at most ten minutes for each figure.
+    /// Flags of a run at full length: at most ten minutes for each figure, and 100 minutes for all.
     pub length: &'static [&'static str],
 }
 
@@ -37,15 +37,15 @@ const fn figure(number: &'static str, paper: &'static str, difference: &'static 
     }
 }
 
-const COMMAND_LENGTH: &[&str] = &["--seconds", "3", "--runs", "3"];
+const COMMAND_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3"];
 /// 21 points, each with its load and most with a restart.
 const DISTRIBUTED_LENGTH: &[&str] = &["--seconds", "2", "--runs", "2"];
 const NV_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3", "--delays-ns", "0,120,480"];
 /// Runs with slow lines load their rows for longer than they measure.
 const NV_SHORT_LENGTH: &[&str] = &["--seconds", "2", "--runs", "2", "--delays-ns", "0,480"];
-const FRESH_LENGTH: &[&str] = &["--seconds", "4", "--runs", "3"];
+const FRESH_LENGTH: &[&str] = &["--seconds", "3", "--runs", "2"];
 
-const PEERS_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3"];
+const PEERS_LENGTH: &[&str] = &["--seconds", "1.5", "--runs", "3"];
 
 pub const PAPERS: &[Paper] = &[LOOKING_GLASS, COMMAND_LOGGING, NV_LOGGING, QUERY_FRESH, PEERS];
 
@@ -341,21 +341,6 @@ const QUERY_FRESH: Paper = Paper {
             ],
             length: &[],
         },
-        fresh(&[figure(
-            "bootstrap",
-            "A new standby loads 1.8 GB in 5.8 s, and catches up with 6 GB of log in 24 s.",
-            "The primary rests once its load is over here.",
-        )]),
-        fresh(&[figure(
-            "processor",
-            "The paper has no such figure.",
-            "Processor time moves less than a rate where all nodes share a machine.",
-        )]),
-        fresh(&[figure(
-            "replay",
-            "The paper has no such figure.",
-            "One log is replayed in place and into arrays, with reads behind each.",
-        )]),
     ],
 };
 
