@@ -253,14 +253,14 @@ pub(crate) fn retire_epochs(document: &mut NodeDocument, last: u32) {
 /// records that were never written here.
 pub(crate) fn unused_count(node: &NodeFile) -> u32 {
     let last = node.read(|document| document.led.as_ref().map(|led| led.last_epoch));
-    last.map_or(0, |last| last + 1)
+    last.map_or(0, |last| last.saturating_add(1))
 }
 
 /// Returns the count of the first epoch after that of the last primary that this directory followed. It is not before an epoch for which
 /// the directory began to lead.
 pub(crate) fn count_behind_heard(node: &NodeFile) -> u32 {
     node.read(|document| {
-        let heard = document.status.as_ref().map(|status| status.epoch + 1);
+        let heard = document.status.as_ref().map(|status| status.epoch.saturating_add(1));
         let claimed = document.led.as_ref().and_then(|led| led.claimed);
         heard.max(claimed).unwrap_or_default()
     })
@@ -275,7 +275,10 @@ pub(crate) fn may_have_led(node: &NodeFile, epoch: Epoch) -> bool {
 /// Saves the epoch and the level before the server acknowledges a write in that epoch.
 pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: u32) -> Result<(), DiskError> {
     let goes_on = |led: &Leadership| {
-        !led.is_over && led.safety == level.name() && led.last_epoch <= epoch && epoch <= led.last_epoch + 1
+        !led.is_over
+            && led.safety == level.name()
+            && led.last_epoch <= epoch
+            && epoch <= led.last_epoch.saturating_add(1)
     };
     node.change(|document| {
         let led = document.led.take();
@@ -319,7 +322,7 @@ pub(crate) fn claim(document: &mut NodeDocument, at_least: u32) -> u32 {
         first_epoch: 1,
         ..Leadership::default()
     });
-    let epoch = at_least.max(led.last_epoch + 1);
+    let epoch = at_least.max(led.last_epoch.saturating_add(1));
     led.claimed = Some(epoch);
     epoch
 }
@@ -592,5 +595,11 @@ mod tests {
         keep_level(&node, Safety::OneSafe, 5).expect("kept");
         assert!(reached(&node, Epoch::new(3, 0)).has(5) && unused_count(&node) == 6);
         assert_eq!(ask(2), Ok(6), "the next one");
+        // A peer or a document can name the highest count there is.
+        keep_level(&node, Safety::OneSafe, u32::MAX).expect("kept");
+        assert_eq!((unused_count(&node), ask(2)), (u32::MAX, Ok(u32::MAX)));
+        node.change(|document| document.status.get_or_insert_default().epoch = u32::MAX)
+            .expect("kept");
+        assert_eq!(count_behind_heard(&node), u32::MAX);
     }
 }

@@ -66,7 +66,7 @@ pub(crate) fn may_begin(seen: &LeaseContents, own: &LeaseCandidate<'_>) -> Resul
 pub(crate) fn free_count(seen: &LeaseContents, own: &str) -> u32 {
     match &seen.record {
         Some(record) if record.primary == own => record.epoch,
-        Some(record) => record.epoch + 1,
+        Some(record) => record.epoch.saturating_add(1),
         None => 0,
     }
 }

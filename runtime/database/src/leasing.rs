@@ -322,7 +322,7 @@ impl LeaseManager {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The epoch in which the promotion begins. No other server may take it.
         let highest = replication.log.epoch().later(replication.promises.bound());
-        let free = (highest.count() + 1).max(free_count(seen, &self.own.name));
+        let free = highest.count().saturating_add(1).max(free_count(seen, &self.own.name));
         let kept = replication.node.change(|document| cutting::claim(document, free));
         let error = |error| format!("that this server asks for the lease can't be kept here: {error}");
         kept.map_err(|failed| error(failed).into())

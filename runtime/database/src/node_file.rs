@@ -86,7 +86,7 @@ impl NodeDocument {
         }
     }
 
-    /// Returns the first epoch of this node that is not before `count` reigns. Without an identity it has no writer.
+    /// Returns the epoch with this count that the node writes. A node without an identity has the writer 0.
     pub(crate) fn own_epoch(&self, count: u32) -> Epoch {
         let node = u64::from_str_radix(&self.node, 16).unwrap_or_default();
         Epoch::new(count, NodeId(node).writer())
@@ -342,7 +342,7 @@ impl NodeFile {
             let handed_over = document
                 .handed_over
                 .take()
-                .map_or(0, |handed_over| handed_over.epoch + 1);
+                .map_or(0, |handed_over| handed_over.epoch.saturating_add(1));
             let promised = std::mem::take(&mut document.promises);
             let promised = promised.last().map_or(0, StoredPromise::next_count);
             let answered = std::mem::take(&mut document.told_epoch);
@@ -360,7 +360,7 @@ impl NodeFile {
         })
     }
 
-    /// Returns the epoch of this node after so many reigns.
+    /// Returns the epoch with this count that the node writes.
     pub(crate) fn own_epoch(&self, count: u32) -> Epoch {
         self.read(|document| document.own_epoch(count))
     }
