@@ -390,6 +390,14 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: u32) -> Option<Lsn> {
     committed_by(level?, &membership::load(node))
 }
 
+/// Returns the limit of `committed_as_primary` for a log that ends in this epoch. None if another primary wrote the end since this
+/// directory led. An end before the last epoch that this directory led in is older than that leadership, whoever wrote it.
+pub(crate) fn committed_at_end(node: &NodeFile, end: Epoch) -> Option<Lsn> {
+    let led_last = node.read(|document| document.led.as_ref().map_or(0, Leadership::last_epoch));
+    let is_covered = end.count() < led_last || node.own_epoch(end.count()) == end;
+    is_covered.then(|| committed_as_primary(node, end.count())).flatten()
+}
+
 /// Returns whether an acknowledged write may be among the cut records. None is, if two things hold. This directory was the primary of all these
 /// epochs, and each of its answers waited for every standby that may have been promoted. The promoted standby then has every acknowledged write. The
 /// directory does not know which standby it was, because a promotion may have been forced.
@@ -578,6 +586,24 @@ mod tests {
         assert_eq!(reached(&node, Epoch::new(3, 0)), over);
         assert!(is_open(Safety::VerySafe, 8, 7, 8), "its log went");
         assert!(reached(&node, Epoch::new(3, 0)).has(8) && !is_open(Safety::VerySafe, 9, 8, 9));
+    }
+
+    #[test]
+    fn a_log_without_a_record_of_the_last_leadership_shows_what_it_proves() {
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
+        keep_level(&node, Safety::Quorum, 3).expect("kept");
+        let own = node.own_epoch(3);
+        let foreign = |count| Epoch::new(count, !own.writer());
+        for end in [own, foreign(2), node.own_epoch(2)] {
+            assert_eq!(
+                committed_at_end(&node, end),
+                Some(Lsn(0)),
+                "{end:?}: no standby confirmed"
+            );
+        }
+        for end in [foreign(3), foreign(4)] {
+            assert_eq!(committed_at_end(&node, end), None, "{end:?}: it followed since");
+        }
     }
 
     #[test]

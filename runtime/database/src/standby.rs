@@ -360,8 +360,7 @@ impl Database {
         let end = self.received().map(|received| received.epoch);
         let as_primary = end
             .zip(self.node())
-            .filter(|(end, node)| node.own_epoch(end.count()) == *end)
-            .and_then(|(end, node)| cutting::committed_as_primary(node, end.count()));
+            .and_then(|(end, node)| cutting::committed_at_end(node, end));
         let hidden = as_primary.map(|limit| ShownLimit {
             limit,
             hides_checkpoint: true,

@@ -69,7 +69,7 @@ impl FailoverMutant {
         // The node with the most records takes over if there is no lease.
         (Self::TellsUncommitted, Safety::TwoSafe, true, 76),
         (Self::TellsSetOfOne, Safety::Quorum, false, 29),
-        (Self::OmitsLostStandbys, Safety::Quorum, false, 120),
+        (Self::OmitsLostStandbys, Safety::Quorum, false, 452),
         (Self::PromiseHidesEnd, Safety::Quorum, true, 4),
         (Self::ComparesLengths, Safety::Quorum, true, 62),
         (Self::SilencePromises, Safety::Quorum, true, 21),
@@ -78,7 +78,7 @@ impl FailoverMutant {
         (Self::LyingStandby, Safety::Quorum, false, 32),
         (Self::StandbyLosesSyncs, Safety::Quorum, false, 4),
         (Self::PrimaryLosesSyncs, Safety::VerySafe, false, 8),
-        (Self::OverstatesView, Safety::TwoSafe, true, 22),
+        (Self::OverstatesView, Safety::TwoSafe, true, 116),
         (Self::KeepsLostInSync, Safety::TwoSafe, true, 12),
         (Self::RecordsAll, Safety::TwoSafe, true, 1),
         (Self::EmptyListKeepsOld, Safety::TwoSafe, true, 21),
@@ -87,7 +87,7 @@ impl FailoverMutant {
         (Self::RecordKeepsEpoch, Safety::TwoSafe, true, 14),
         (Self::LeaseOutlived, Safety::TwoSafe, true, 11),
         (Self::RenewsEndedLease, Safety::TwoSafe, true, 7),
-        (Self::BelievesInLease, Safety::TwoSafe, true, 11),
+        (Self::BelievesInLease, Safety::TwoSafe, true, 16),
         (Self::GivesLeaseTwice, Safety::TwoSafe, true, 13),
     ];
 
