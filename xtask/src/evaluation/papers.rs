@@ -42,7 +42,7 @@ const COMMAND_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3"];
 const DISTRIBUTED_LENGTH: &[&str] = &["--seconds", "2", "--runs", "2"];
 const NV_LENGTH: &[&str] = &["--seconds", "2", "--runs", "3", "--delays-ns", "0,120,480"];
 /// Runs with slow lines load their rows for longer than they measure.
-const NV_SHORT_LENGTH: &[&str] = &["--seconds", "2", "--runs", "2", "--delays-ns", "0,480"];
+const NV_SHORT_LENGTH: &[&str] = &["--seconds", "1", "--runs", "2", "--delays-ns", "0,480"];
 const FRESH_LENGTH: &[&str] = &["--seconds", "3", "--runs", "2"];
 
 const PEERS_LENGTH: &[&str] = &["--seconds", "1.5", "--runs", "3"];
