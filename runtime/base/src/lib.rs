@@ -11,6 +11,7 @@ pub mod ids;
 mod joiner;
 pub mod limits;
 pub mod memory;
+mod named;
 pub mod names;
 pub mod placed_bytes;
 pub mod safety;

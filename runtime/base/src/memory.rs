@@ -9,73 +9,42 @@ use crate::{
         MEMORY_KEPT_BACK_PART, ON_THEIR_WAY_BYTES_MIN, ON_THEIR_WAY_BYTES_PART, REQUESTS_BYTES_MAX, RESULTS_BYTES_MAX,
         TEXTS_BYTES_MAX,
     },
+    named_enum,
 };
 
-/// The purpose of memory. The names are those of metrics and of the status.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[repr(u8)]
-pub enum MemoryKind {
-    /// Rows of tables, with what finds them by number.
-    Rows,
-    /// Indexes of tables.
-    Indexes,
-    /// Memory that rolls back transactions that are not durable.
-    Undo,
-    /// Rows copied for a checkpoint and not yet written.
-    Snapshots,
-    /// Rows as open views of a standby still see them.
-    Views,
-    /// Remembered outcomes of calls with idempotency keys.
-    Idempotency,
-    /// Requests that are read, and calls that wait, with their arguments.
-    Requests,
-    /// Answers made and not yet taken by their clients.
-    Answers,
-    /// Buffers of open connections, whether or not they ask for something.
-    Connections,
-    /// Instances of modules, with their images.
-    Guests,
-    /// Modules: their bytes, their compiled code, and the descriptions of modules and tables.
-    Modules,
-    /// Pages made ready for rows and indexes.
-    Ready,
+named_enum! {
+    /// The purpose of memory. The names are those of metrics and of the status.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+    #[repr(u8)]
+    pub enum MemoryKind {
+        /// Rows of tables, with what finds them by number.
+        Rows => "rows",
+        /// Indexes of tables.
+        Indexes => "indexes",
+        /// Memory that rolls back transactions that are not durable.
+        Undo => "undo",
+        /// Rows copied for a checkpoint and not yet written.
+        Snapshots => "snapshots",
+        /// Rows as open views of a standby still see them.
+        Views => "views",
+        /// Remembered outcomes of calls with idempotency keys.
+        Idempotency => "idempotency",
+        /// Requests that are read, and calls that wait, with their arguments.
+        Requests => "requests",
+        /// Answers made and not yet taken by their clients.
+        Answers => "answers",
+        /// Buffers of open connections, whether or not they ask for something.
+        Connections => "connections",
+        /// Instances of modules, with their images.
+        Guests => "guests",
+        /// Modules: their bytes, their compiled code, and the descriptions of modules and tables.
+        Modules => "modules",
+        /// Pages made ready for rows and indexes.
+        Ready => "ready",
+    }
 }
 
 impl MemoryKind {
-    /// Every kind, in the order of their numbers.
-    pub const ALL: [Self; 12] = [
-        Self::Rows,
-        Self::Indexes,
-        Self::Undo,
-        Self::Snapshots,
-        Self::Views,
-        Self::Idempotency,
-        Self::Requests,
-        Self::Answers,
-        Self::Connections,
-        Self::Guests,
-        Self::Modules,
-        Self::Ready,
-    ];
-
-    /// The name in metrics and in the status.
-    pub const fn name(self) -> &'static str {
-        match self {
-            Self::Rows => "rows",
-            Self::Indexes => "indexes",
-            Self::Undo => "undo",
-            Self::Snapshots => "snapshots",
-            Self::Views => "views",
-            Self::Idempotency => "idempotency",
-            Self::Requests => "requests",
-            Self::Answers => "answers",
-            Self::Connections => "connections",
-            Self::Guests => "guests",
-            Self::Modules => "modules",
-            Self::Ready => "ready",
-        }
-    }
-
     /// True for a kind that grows with the data, and stops before the reserved part.
     const fn is_data(self) -> bool {
         matches!(self, Self::Rows | Self::Indexes)

@@ -1,4 +1,4 @@
-//! Valid names of servers.
+//! Valid names of servers, and lists of names.
 
 /// Bytes of a server's name, at most.
 pub const NODE_NAME_BYTES_MAX: usize = 64;
@@ -14,6 +14,14 @@ pub fn check_node_name(name: &str) -> Result<(), String> {
         false => Err(format!(
             "the name of a server has 1 to {NODE_NAME_BYTES_MAX} letters, digits, '-', '_' or '.', and is not '.' or '..'"
         )),
+    }
+}
+
+/// Returns the text that tells which of these names to take.
+pub fn take_one_of(names: &[&str]) -> String {
+    match names.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("take {} or {last}", others.join(", ")),
+        _ => format!("take {}", names.concat()),
     }
 }
 

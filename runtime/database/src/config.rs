@@ -2,7 +2,10 @@
 
 use std::path::PathBuf;
 
-use reprise_base::limits::{PARTITIONS_MAX, SITES_MAX, WAITING_TXNS_MAX};
+use reprise_base::{
+    limits::{PARTITIONS_MAX, SITES_MAX, WAITING_TXNS_MAX},
+    named_enum,
+};
 use reprise_nvram::{FlushPolicy, RINGS_MAX};
 use reprise_partition::LogPolicy;
 use reprise_replay::RecoverFrom;
@@ -22,13 +25,15 @@ pub struct RedoConfig {
     pub from: RecoverFrom,
 }
 
-/// When a transaction is acknowledged.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CommitMode {
-    /// A transaction is acknowledged once its record is durable.
-    Sync,
-    /// A transaction is acknowledged once it has run. A crash may take back the last transactions.
-    Async,
+named_enum! {
+    /// When a transaction is acknowledged.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CommitMode {
+        /// A transaction is acknowledged once its record is durable.
+        Sync => "sync",
+        /// A transaction is acknowledged once it has run. A crash may take back the last transactions.
+        Async => "async",
+    }
 }
 
 #[derive(Clone, Debug)]

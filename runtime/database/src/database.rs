@@ -23,7 +23,7 @@ use reprise_txn::Compiler;
 use reprise_upkeep::{Backups, Checkpointer, EngineHandles, LogMissing};
 
 use crate::{
-    config::{CommitMode, DatabaseConfig},
+    config::DatabaseConfig,
     cutting::CutInfo,
     device::NvramInUse,
     environment::{Environment, Folders},
@@ -129,7 +129,7 @@ impl Database {
             log: log.clone(),
             compiler: around.compiler.clone(),
             registry,
-            commit: name_of(config.commit),
+            commit: config.commit.name(),
             nvram: upkeep.nvram.as_ref().map(NvramInUse::describe),
             database_id: genesis.database_id,
             settings_hash,
@@ -450,11 +450,4 @@ impl Drop for Database {
 fn attach_writes(log: &Log<Box<CallBatch>>, shared: &Shared, registry: &Registry) {
     shared.logging.set_writes(log.stats());
     registry.attach_flush(log.stats());
-}
-
-fn name_of(commit: CommitMode) -> &'static str {
-    match commit {
-        CommitMode::Sync => "sync",
-        CommitMode::Async => "async",
-    }
 }

@@ -2,30 +2,25 @@
 
 use std::{path::Path, sync::Arc};
 
+use reprise_base::named_enum;
+
 use crate::PmemError;
 
-/// The way in which writes become persistent.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Persistence {
-    /// The writer flushes cache lines, on memory of a DAX file system, or on a DAX device.
-    Fence,
-    /// The writer flushes cache lines, because the operator said so. The file is not on persistent memory. A power failure loses everything
-    /// that the file system has not written.
-    Assumed,
-    /// The writer calls `msync`. The file is an ordinary one, as safe and as slow as its disk.
-    Msync,
+named_enum! {
+    /// The way in which writes become persistent.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Persistence {
+        /// The writer flushes cache lines, on memory of a DAX file system, or on a DAX device.
+        Fence => "fence",
+        /// The writer flushes cache lines, because the operator said so. The file is not on persistent memory. A power failure loses everything
+        /// that the file system has not written.
+        Assumed => "assumed",
+        /// The writer calls `msync`. The file is an ordinary one, as safe and as slow as its disk.
+        Msync => "msync",
+    }
 }
 
 impl Persistence {
-    /// The name in status and metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Fence => "fence",
-            Self::Assumed => "assumed",
-            Self::Msync => "msync",
-        }
-    }
-
     /// A warning about slow or unsafe persistence; None if there is none.
     pub fn warning(self) -> Option<&'static str> {
         match self {

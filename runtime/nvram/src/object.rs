@@ -3,7 +3,7 @@
 
 use std::sync::{Arc, atomic::Ordering};
 
-use reprise_base::PlacedBytes;
+use reprise_base::{PlacedBytes, named_enum};
 
 use crate::{
     LINE_BYTES,
@@ -11,31 +11,21 @@ use crate::{
     ring::{NoRecord, RingState, place_for},
 };
 
-/// When a transaction's changes go to the region, and become persistent (NV-Logging, section 4.3).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum FlushPolicy {
-    /// All of them at the commit.
-    #[default]
-    OnCommit,
-    /// Each on its way when it is made, without a wait; the commit waits for all.
-    OnInsert,
-    /// Each when it is made, and the transaction waits for it: the paper's flush-on-insert.
-    OnInsertFence,
+named_enum! {
+    /// When a transaction's changes go to the region, and become persistent (NV-Logging, section 4.3).
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum FlushPolicy {
+        /// All of them at the commit.
+        #[default]
+        OnCommit => "commit",
+        /// Each on its way when it is made, without a wait; the commit waits for all.
+        OnInsert => "insert",
+        /// Each when it is made, and the transaction waits for it: the paper's flush-on-insert.
+        OnInsertFence => "insert-fence",
+    }
 }
 
 impl FlushPolicy {
-    /// Every policy.
-    pub const ALL: [Self; 3] = [Self::OnCommit, Self::OnInsert, Self::OnInsertFence];
-
-    /// The name of the setting's value.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::OnCommit => "commit",
-            Self::OnInsert => "insert",
-            Self::OnInsertFence => "insert-fence",
-        }
-    }
-
     /// Changes go to the region when they are made.
     pub fn is_on_insert(self) -> bool {
         self != Self::OnCommit

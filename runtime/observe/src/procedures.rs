@@ -11,6 +11,8 @@ use std::{
     time::Duration,
 };
 
+use reprise_base::named_enum;
+
 /// Procedures with a meter of their own, and the one of all others.
 pub const METERS_MAX: usize = 256;
 
@@ -20,69 +22,35 @@ pub const OTHER: &str = "other";
 /// Copies of a meter's sums: calls of different partitions are answered by different threads, which then share no cache line.
 const STRIPES_COUNT: usize = 8;
 
-/// The outcome of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallEnd {
-    /// The call committed.
-    Committed,
-    /// The procedure aborted.
-    Aborted,
-    /// The guest trapped.
-    Trapped,
-    /// The call reached a limit of one transaction.
-    Limit,
-    /// Its time, its client or the memory limit ended it.
-    Ended,
-    /// The call did not run, or its writes could not be kept.
-    Refused,
-}
-
-impl CallEnd {
-    /// Every end.
-    pub const ALL: [Self; 6] = [
-        Self::Committed,
-        Self::Aborted,
-        Self::Trapped,
-        Self::Limit,
-        Self::Ended,
-        Self::Refused,
-    ];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Committed => "committed",
-            Self::Aborted => "aborted",
-            Self::Trapped => "trapped",
-            Self::Limit => "limit",
-            Self::Ended => "ended",
-            Self::Refused => "refused",
-        }
+named_enum! {
+    /// The outcome of a call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CallEnd {
+        /// The call committed.
+        Committed => "committed",
+        /// The procedure aborted.
+        Aborted => "aborted",
+        /// The guest trapped.
+        Trapped => "trapped",
+        /// The call reached a limit of one transaction.
+        Limit => "limit",
+        /// Its time, its client or the memory limit ended it.
+        Ended => "ended",
+        /// The call did not run, or its writes could not be kept.
+        Refused => "refused",
     }
 }
 
-/// A stage of a call.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum CallStage {
-    /// Time from its acceptance until the first call of its batch began.
-    Queued,
-    /// Its share of the time for which its batch ran.
-    Running,
-    /// Time from the end of that until its record, and the records that it read, were durable.
-    Logging,
-}
-
-impl CallStage {
-    /// Every stage.
-    pub const ALL: [Self; 3] = [Self::Queued, Self::Running, Self::Logging];
-
-    /// The name in metrics.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Queued => "queued",
-            Self::Running => "running",
-            Self::Logging => "logging",
-        }
+named_enum! {
+    /// A stage of a call.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum CallStage {
+        /// Time from its acceptance until the first call of its batch began.
+        Queued => "queued",
+        /// Its share of the time for which its batch ran.
+        Running => "running",
+        /// Time from the end of that until its record, and the records that it read, were durable.
+        Logging => "logging",
     }
 }
 

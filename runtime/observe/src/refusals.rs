@@ -2,63 +2,27 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Why a call did not run, or left nothing for want of something on the server's side. Named as the problem that its client gets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[allow(missing_docs, reason = "each is a problem's slug")]
-pub enum RefusalReason {
-    Forbidden,
-    IdempotencyConflict,
-    LeaseLost,
-    LogUnavailable,
-    MemoryExhausted,
-    NotPrimary,
-    OutcomeUnknown,
-    Overloaded,
-    Quarantined,
-    ReadOnly,
-    StandbyUnavailable,
-    TooStale,
-    Unauthorized,
-    Unavailable,
-}
+use reprise_base::named_enum;
 
-impl RefusalReason {
-    /// Every reason.
-    pub const ALL: [Self; 14] = [
-        Self::Forbidden,
-        Self::IdempotencyConflict,
-        Self::LeaseLost,
-        Self::LogUnavailable,
-        Self::MemoryExhausted,
-        Self::NotPrimary,
-        Self::OutcomeUnknown,
-        Self::Overloaded,
-        Self::Quarantined,
-        Self::ReadOnly,
-        Self::StandbyUnavailable,
-        Self::TooStale,
-        Self::Unauthorized,
-        Self::Unavailable,
-    ];
-
-    /// Returns the name that problems and metrics have.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Forbidden => "forbidden",
-            Self::IdempotencyConflict => "idempotency-conflict",
-            Self::LeaseLost => "lease-lost",
-            Self::LogUnavailable => "log-unavailable",
-            Self::MemoryExhausted => "memory-exhausted",
-            Self::NotPrimary => "not-primary",
-            Self::OutcomeUnknown => "outcome-unknown",
-            Self::Overloaded => "overloaded",
-            Self::Quarantined => "quarantined",
-            Self::ReadOnly => "read-only",
-            Self::StandbyUnavailable => "standby-unavailable",
-            Self::TooStale => "too-stale",
-            Self::Unauthorized => "unauthorized",
-            Self::Unavailable => "unavailable",
-        }
+named_enum! {
+    /// Why a call did not run, or left nothing for want of something on the server's side. Named as the problem that its client gets.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    #[allow(missing_docs, reason = "each is a problem's slug")]
+    pub enum RefusalReason {
+        Forbidden => "forbidden",
+        IdempotencyConflict => "idempotency-conflict",
+        LeaseLost => "lease-lost",
+        LogUnavailable => "log-unavailable",
+        MemoryExhausted => "memory-exhausted",
+        NotPrimary => "not-primary",
+        OutcomeUnknown => "outcome-unknown",
+        Overloaded => "overloaded",
+        Quarantined => "quarantined",
+        ReadOnly => "read-only",
+        StandbyUnavailable => "standby-unavailable",
+        TooStale => "too-stale",
+        Unauthorized => "unauthorized",
+        Unavailable => "unavailable",
     }
 }
 

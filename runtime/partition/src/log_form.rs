@@ -1,56 +1,37 @@
 //! The forms of the log: the server's choice, what standbys get, and what one transaction leaves.
 
+use reprise_base::named_enum;
 use reprise_wire::TwoForms;
 
-/// The server's choice of the log's form.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum LogPolicy {
-    /// The command, unless the procedure says otherwise.
-    #[default]
-    Command,
-    /// The changed rows, unless the procedure says otherwise.
-    Physiological,
-    /// The form that costs less by measurement, unless the procedure says otherwise.
-    Auto,
-    /// Each transaction in both forms, whatever its procedure declares. It serves to compare them.
-    Both,
-    /// There is no log.
-    None,
-}
-
-impl LogPolicy {
-    /// Returns the name in the setting.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Command => "command",
-            Self::Physiological => "physiological",
-            Self::Auto => "auto",
-            Self::Both => "both",
-            Self::None => "none",
-        }
+named_enum! {
+    /// The server's choice of the log's form.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum LogPolicy {
+        /// The command, unless the procedure says otherwise.
+        #[default]
+        Command => "command",
+        /// The changed rows, unless the procedure says otherwise.
+        Physiological => "physiological",
+        /// The form that costs less by measurement, unless the procedure says otherwise.
+        Auto => "auto",
+        /// Each transaction in both forms, whatever its procedure declares. It serves to compare them.
+        Both => "both",
+        /// There is no log.
+        None => "none",
     }
 }
 
-/// The form in which standbys get a transaction, whatever form this server's own log has.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum ShipForm {
-    /// The form of the log.
-    #[default]
-    AsLogged,
-    /// Changes, which name rows by their numbers. Replay searches no index for an update, and runs no procedure.
-    Changes,
-    /// The command. Replay runs it again and compares its digest.
-    Command,
-}
-
-impl ShipForm {
-    /// Returns the name for people.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::AsLogged => "as-logged",
-            Self::Changes => "changes",
-            Self::Command => "command",
-        }
+named_enum! {
+    /// The form in which standbys get a transaction, whatever form this server's own log has.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum ShipForm {
+        /// The form of the log.
+        #[default]
+        AsLogged => "as-logged",
+        /// Changes, which name rows by their numbers. Replay searches no index for an update, and runs no procedure.
+        Changes => "changes",
+        /// The command. Replay runs it again and compares its digest.
+        Command => "command",
     }
 }
 

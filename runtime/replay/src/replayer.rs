@@ -9,7 +9,7 @@ use std::{
 };
 
 use crossbeam_channel::{Receiver, Sender};
-use reprise_base::{Lsn, PartitionId};
+use reprise_base::{Lsn, PartitionId, named_enum};
 use reprise_partition::{Job, MultiPartitionTxn, Rendezvous, Shared, Site, SiteMessage, TxnPartitions};
 use reprise_txn::{Compiler, ModuleId};
 use reprise_wire::{ChangesRef, CommandRef, PartitionSet, RawRecord, RawRecords, RecordRef};
@@ -33,14 +33,16 @@ const JOBS_IN_FLIGHT: usize = 64;
 /// Number of windows that were fed and not replayed yet, at most. Their memory is not available to the tables.
 const WINDOWS_IN_FLIGHT: usize = 4;
 
-/// Which record is applied of a transaction that was logged both ways. One that was logged one way is applied that way.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
-pub enum RecoverFrom {
-    /// The command is run again, and its digest compared.
-    #[default]
-    Command,
-    /// The changed rows, put in place without running anything.
-    Changes,
+named_enum! {
+    /// Which record is applied of a transaction that was logged both ways. One that was logged one way is applied that way.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+    pub enum RecoverFrom {
+        /// The command is run again, and its digest compared.
+        #[default]
+        Command => "command",
+        /// The changed rows, put in place without running anything.
+        Changes => "physiological",
+    }
 }
 
 /// Called at the mark behind which everything before an LSN is replayed. It returns the job for that point, with all partitions held.

@@ -6,6 +6,7 @@
 use std::collections::BTreeSet;
 
 use reprise_abi::{ColumnSchema, TablePlacement, TableSchema};
+use reprise_base::named_enum;
 
 use crate::{
     misfits::{RowCheck, RowRule, fits_back, widens},
@@ -45,31 +46,20 @@ pub struct ChangeStep {
     pub detail: String,
 }
 
-/// Kinds of changes to a table or to a part of it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ChangeAction {
-    /// The table is new.
-    Create,
-    /// A part is added.
-    Add,
-    /// A part, or the table itself, is dropped.
-    Drop,
-    /// Stored values take another form.
-    Convert,
-    /// Stored parts get another name.
-    Rename,
-}
-
-impl ChangeAction {
-    /// The name of the action in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Create => "create",
-            Self::Add => "add",
-            Self::Drop => "drop",
-            Self::Convert => "convert",
-            Self::Rename => "rename",
-        }
+named_enum! {
+    /// Kinds of changes to a table or to a part of it.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ChangeAction {
+        /// The table is new.
+        Create => "create",
+        /// A part is added.
+        Add => "add",
+        /// A part, or the table itself, is dropped.
+        Drop => "drop",
+        /// Stored values take another form.
+        Convert => "convert",
+        /// Stored parts get another name.
+        Rename => "rename",
     }
 }
 

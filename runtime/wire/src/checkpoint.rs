@@ -11,6 +11,7 @@ use reprise_abi::{
 use reprise_base::{
     Lsn, PartitionId, TxnId,
     limits::{BLOCK_BYTES_MAX, DESCRIPTION_BYTES_MAX, MODULE_BYTES_MAX, TABLES_MAX},
+    named_enum,
 };
 
 use crate::{
@@ -92,60 +93,36 @@ impl CheckpointHeader {
     }
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum CheckpointBlockKind {
-    /// [`CheckpointDatabase`].
-    Database = 1,
-    /// [`CheckpointModuleRef`], one each, in the order of their numbers.
-    Module = 2,
-    /// A stored table's description as JSON, in the order of their numbers.
-    Table = 3,
-    /// [`CheckpointPartition`].
-    Partition = 4,
-    /// Rows of one table on one partition: [`CheckpointRows`].
-    Rows = 5,
-    /// Outcomes under idempotency keys: [`CheckpointKeys`].
-    Keys = 6,
-    /// Places of the other blocks; the last ones in the file.
-    Index = 7,
-    /// Procedures that take no calls: [`CheckpointQuarantine`]. Left out if there are none.
-    Quarantine = 8,
-    /// Names of callers by number: [`CheckpointPrincipals`]. Left out if there are none.
-    Principals = 9,
-    /// The bytes of a module version out of service: [`CheckpointFormerRef`]. No two have the same hash.
-    Former = 10,
+named_enum! {
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+    pub enum CheckpointBlockKind {
+        /// [`CheckpointDatabase`].
+        Database = 1 => "database",
+        /// [`CheckpointModuleRef`], one each, in the order of their numbers.
+        Module = 2 => "module",
+        /// A stored table's description as JSON, in the order of their numbers.
+        Table = 3 => "table",
+        /// [`CheckpointPartition`].
+        Partition = 4 => "partition",
+        /// Rows of one table on one partition: [`CheckpointRows`].
+        Rows = 5 => "rows",
+        /// Outcomes under idempotency keys: [`CheckpointKeys`].
+        Keys = 6 => "keys",
+        /// Places of the other blocks; the last ones in the file.
+        Index = 7 => "index",
+        /// Procedures that take no calls: [`CheckpointQuarantine`]. Left out if there are none.
+        Quarantine = 8 => "quarantine",
+        /// Names of callers by number: [`CheckpointPrincipals`]. Left out if there are none.
+        Principals = 9 => "principals",
+        /// The bytes of a module version out of service: [`CheckpointFormerRef`]. No two have the same hash.
+        Former = 10 => "former module",
+    }
 }
 
 impl CheckpointBlockKind {
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Database => "database",
-            Self::Module => "module",
-            Self::Table => "table",
-            Self::Partition => "partition",
-            Self::Rows => "rows",
-            Self::Keys => "keys",
-            Self::Index => "index",
-            Self::Quarantine => "quarantine",
-            Self::Principals => "principals",
-            Self::Former => "former module",
-        }
-    }
-
     fn decode(byte: u8) -> Result<Self, WireError> {
-        Ok(match byte {
-            1 => Self::Database,
-            2 => Self::Module,
-            3 => Self::Table,
-            4 => Self::Partition,
-            5 => Self::Rows,
-            6 => Self::Keys,
-            7 => Self::Index,
-            8 => Self::Quarantine,
-            9 => Self::Principals,
-            10 => Self::Former,
-            other => return Err(corrupt("checkpoint block kind", "1 to 10", other)),
-        })
+        let found = Self::ALL.into_iter().find(|kind| *kind as u8 == byte);
+        found.ok_or_else(|| corrupt("checkpoint block kind", "1 to 10", byte))
     }
 }
 

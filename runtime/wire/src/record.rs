@@ -10,6 +10,7 @@ use reprise_abi::{
 use reprise_base::{
     Lsn, PartitionId, TxnId,
     limits::{PARTITIONS_MAX, RECORD_BYTES_MAX},
+    named_enum,
 };
 
 use crate::{
@@ -26,58 +27,23 @@ use crate::{
     stand_in::{self, STAND_IN, content_in},
 };
 
-/// First byte of a record's body. Numbers are never used again for something else.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum RecordKind {
-    Genesis = 1,
-    // 2 is not in use.
-    Remove = 3,
-    Command = 4,
-    Changes = 5,
-    Checkpoint = 6,
-    DropTable = 7,
-    Deploy = 8,
-    // 9 is a deployment that ran something.
-    Void = 10,
-    Quarantine = 11,
-    Part = 12,
-    Principal = 14,
-    Control = 15,
-    // 13 is a stand-in, which holds a record of one of these kinds.
-}
-
-impl RecordKind {
-    /// Every kind.
-    pub const ALL: [Self; 12] = [
-        Self::Genesis,
-        Self::Deploy,
-        Self::Remove,
-        Self::Command,
-        Self::Changes,
-        Self::Checkpoint,
-        Self::DropTable,
-        Self::Void,
-        Self::Quarantine,
-        Self::Part,
-        Self::Principal,
-        Self::Control,
-    ];
-
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Genesis => "genesis",
-            Self::Deploy => "deploy",
-            Self::Remove => "remove",
-            Self::Command => "command",
-            Self::Changes => "changes",
-            Self::Checkpoint => "checkpoint",
-            Self::DropTable => "drop_table",
-            Self::Void => "void",
-            Self::Quarantine => "quarantine",
-            Self::Part => "part",
-            Self::Principal => "principal",
-            Self::Control => "control",
-        }
+named_enum! {
+    /// First byte of a record's body. Numbers are never used again for something else: 2 is not in use, 9 is a deployment that ran something, and 13
+    /// a stand-in, which holds a record of one of these kinds.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub enum RecordKind {
+        Genesis = 1 => "genesis",
+        Deploy = 8 => "deploy",
+        Remove = 3 => "remove",
+        Command = 4 => "command",
+        Changes = 5 => "changes",
+        Checkpoint = 6 => "checkpoint",
+        DropTable = 7 => "drop_table",
+        Void = 10 => "void",
+        Quarantine = 11 => "quarantine",
+        Part = 12 => "part",
+        Principal = 14 => "principal",
+        Control = 15 => "control",
     }
 }
 

@@ -44,7 +44,7 @@ pub struct RecoverArgs {
     pub dry_run: bool,
     /// How to replay a transaction that the log holds in both forms: run its command again (command), or write its changed rows
     /// (physiological) [default: command]
-    #[arg(long, value_name = "KIND", value_parser = config::log::recover_from)]
+    #[arg(long, value_name = "KIND")]
     pub recover_from: Option<RecoverFrom>,
     /// If the replay of this procedure diverges, write its changed rows from the log instead. The server then refuses its calls
     #[arg(long, value_name = "MODULE.PROCEDURE", value_parser = procedure_name)]

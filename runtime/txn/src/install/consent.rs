@@ -3,6 +3,7 @@
 use std::fmt;
 
 use reprise_abi::schema::is_valid_name;
+use reprise_base::named_enum;
 use reprise_storage::Conflict;
 
 /// Consent to destroy one thing: `drop-column:ledger.payouts.bank_reference`.
@@ -14,38 +15,22 @@ pub struct Consent {
     pub name: String,
 }
 
-/// Kinds of things that a deployment can destroy.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum ConsentKind {
-    /// The values of a column: `MODULE.TABLE.COLUMN`.
-    DropColumn = 1,
-    /// A table with its rows: `MODULE.TABLE`. A deployment drops no table today.
-    DropTable = 2,
-    /// A procedure that clients may call: `MODULE.PROCEDURE`.
-    DropProcedure = 3,
-    /// The owner of a table that has rows: `MODULE.TABLE`.
-    AbandonTable = 4,
+named_enum! {
+    /// Kinds of things that a deployment can destroy.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum ConsentKind {
+        /// The values of a column: `MODULE.TABLE.COLUMN`.
+        DropColumn = 1 => "drop-column",
+        /// A table with its rows: `MODULE.TABLE`. A deployment drops no table today.
+        DropTable = 2 => "drop-table",
+        /// A procedure that clients may call: `MODULE.PROCEDURE`.
+        DropProcedure = 3 => "drop-procedure",
+        /// The owner of a table that has rows: `MODULE.TABLE`.
+        AbandonTable = 4 => "abandon-table",
+    }
 }
 
 impl ConsentKind {
-    /// All kinds.
-    pub const ALL: [Self; 4] = [
-        Self::DropColumn,
-        Self::DropTable,
-        Self::DropProcedure,
-        Self::AbandonTable,
-    ];
-
-    /// Returns the word before the colon.
-    pub fn word(self) -> &'static str {
-        match self {
-            Self::DropColumn => "drop-column",
-            Self::DropTable => "drop-table",
-            Self::DropProcedure => "drop-procedure",
-            Self::AbandonTable => "abandon-table",
-        }
-    }
-
     /// Returns the kind behind its number in the log.
     pub fn of_number(number: u8) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| *kind as u8 == number)
@@ -79,11 +64,10 @@ impl Consent {
 
     /// Parses `KIND:NAME`. Err: why the text is no consent.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let kinds = ConsentKind::ALL.map(|kind| format!("{}:{}", kind.word(), kind.form()));
+        let kinds = ConsentKind::ALL.map(|kind| format!("{kind}:{}", kind.form()));
         let unknown = || format!("{text:?} is not a consent; write one of {}", kinds.join(", "));
         let (word, name) = text.split_once(':').ok_or_else(unknown)?;
-        let kind = ConsentKind::ALL.into_iter().find(|kind| kind.word() == word);
-        let kind = kind.ok_or_else(unknown)?;
+        let kind = word.parse::<ConsentKind>().map_err(|_| unknown())?;
         let names: Vec<_> = name.split('.').collect();
         // A procedure's own name is enough, because the request names the module.
         let is_procedure = kind == ConsentKind::DropProcedure && names.len() == 1;
@@ -100,7 +84,7 @@ impl Consent {
 
 impl fmt::Display for Consent {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{}:{}", self.kind.word(), self.name)
+        write!(f, "{}:{}", self.kind, self.name)
     }
 }
 

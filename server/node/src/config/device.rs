@@ -2,31 +2,18 @@
 
 use std::path::PathBuf;
 
-use reprise_base::memory::parse_size;
+use reprise_base::{memory::parse_size, named_enum};
 use reprise_database::{COPY_AT_ENTRIES_DEFAULT, DeviceConfig, FlushPolicy, NvramConfig};
 
-use super::setting::{Show, settings};
+use super::setting::settings;
 use crate::output::{VerbFailure, usage};
 
-/// The device that the log is written to first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum DeviceKind {
-    File,
-    Nvram,
-}
-
-impl Show for DeviceKind {
-    fn shown(&self) -> String {
-        match self {
-            Self::File => "file".into(),
-            Self::Nvram => "nvram".into(),
-        }
-    }
-}
-
-impl Show for FlushPolicy {
-    fn shown(&self) -> String {
-        self.name().into()
+named_enum! {
+    /// The device that the log is written to first.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum DeviceKind {
+        File => "file",
+        Nvram => "nvram",
     }
 }
 
@@ -37,7 +24,6 @@ settings! {
         device: DeviceKind {
             env: "REPRISE_DEVICE",
             takes: "KIND",
-            check: device,
             default: DeviceKind::File,
             marks: [where_said],
         }
@@ -68,7 +54,6 @@ settings! {
         nvram_flush: FlushPolicy {
             env: "REPRISE_NVRAM_FLUSH",
             takes: "POLICY",
-            check: flush,
             default: FlushPolicy::OnCommit,
             marks: [where_said],
         }
@@ -115,19 +100,6 @@ impl DeviceSettings {
 /// The data directory keeps the path: it must mean the same from everywhere.
 pub fn absolute(path: &std::path::Path) -> Result<PathBuf, VerbFailure> {
     std::path::absolute(path).map_err(|error| usage(format!("nvram: {}: {error}", path.display())))
-}
-
-pub fn device(text: &str) -> Result<DeviceKind, String> {
-    match text {
-        "file" => Ok(DeviceKind::File),
-        "nvram" => Ok(DeviceKind::Nvram),
-        _ => Err("take file or nvram".into()),
-    }
-}
-
-pub fn flush(text: &str) -> Result<FlushPolicy, String> {
-    let known = FlushPolicy::ALL.into_iter().find(|policy| policy.name() == text);
-    known.ok_or_else(|| "take commit, insert or insert-fence".into())
 }
 
 fn copy_at(text: &str) -> Result<u64, String> {

@@ -1,6 +1,6 @@
 //! The form of log records, the time at which they are durable, and their use in a recovery.
 
-use reprise_database::{AfterImage, CommitMode, LogPolicy, RecoverFrom, RedoConfig};
+use reprise_database::{AfterImage, CommitMode, LogPolicy, RedoConfig};
 
 use super::setting::{bounded, settings};
 
@@ -15,10 +15,8 @@ settings! {
         log: LogPolicy {
             env: "REPRISE_LOG",
             takes: "KIND",
-            check: log_mode,
             default: LogPolicy::Command,
             key: "log.mode",
-            show: |policy: &LogPolicy| policy.name().to_owned(),
         }
         /// For an updated row, log the changed columns only (true), or the whole row (false) [default: true]
         log_differential: AfterImage {
@@ -34,9 +32,7 @@ settings! {
         commit: CommitMode {
             env: "REPRISE_COMMIT",
             takes: "MODE",
-            check: commit_mode,
             default: CommitMode::Sync,
-            show: |mode: &CommitMode| commit_name(*mode).to_owned(),
         }
         /// Microseconds that the log waits for more commits before it writes [default: 0]
         group_commit_us: u64 {
@@ -57,45 +53,11 @@ impl LogSettings {
     }
 }
 
-pub fn log_mode(text: &str) -> Result<LogPolicy, String> {
-    match text {
-        "command" => Ok(LogPolicy::Command),
-        "none" => Ok(LogPolicy::None),
-        "physiological" => Ok(LogPolicy::Physiological),
-        "auto" => Ok(LogPolicy::Auto),
-        "both" => Ok(LogPolicy::Both),
-        _ => Err("take command, physiological, auto, both or none".into()),
-    }
-}
-
 pub fn log_differential(text: &str) -> Result<AfterImage, String> {
     match text {
         "true" => Ok(AfterImage::Changed),
         "false" => Ok(AfterImage::Whole),
         _ => Err("take true (changed columns) or false (whole rows)".into()),
-    }
-}
-
-pub fn recover_from(text: &str) -> Result<RecoverFrom, String> {
-    match text {
-        "command" => Ok(RecoverFrom::Command),
-        "physiological" => Ok(RecoverFrom::Changes),
-        _ => Err("take command or physiological".into()),
-    }
-}
-
-pub fn commit_mode(text: &str) -> Result<CommitMode, String> {
-    match text {
-        "sync" => Ok(CommitMode::Sync),
-        "async" => Ok(CommitMode::Async),
-        _ => Err("take sync or async".into()),
-    }
-}
-
-pub fn commit_name(mode: CommitMode) -> &'static str {
-    match mode {
-        CommitMode::Sync => "sync",
-        CommitMode::Async => "async",
     }
 }
 

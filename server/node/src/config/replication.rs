@@ -6,6 +6,7 @@ use reprise_base::{
     Safety, check_node_name,
     limits::{FUEL_MAX, FUEL_SLICE, PROCEDURE_FUEL_MAX},
     memory::parse_size,
+    named_enum,
 };
 use reprise_database::{LogPolicy, ReadersConfig, ShipForm};
 
@@ -70,19 +71,12 @@ impl Show for Endpoints {
     }
 }
 
-/// The transport that carries the log to standbys.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transport {
-    Tcp,
-    Rdma,
-}
-
-impl Show for Transport {
-    fn shown(&self) -> String {
-        match self {
-            Self::Tcp => "tcp".into(),
-            Self::Rdma => "rdma".into(),
-        }
+named_enum! {
+    /// The transport that carries the log to standbys.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Transport {
+        Tcp => "tcp",
+        Rdma => "rdma",
     }
 }
 
@@ -136,16 +130,13 @@ settings! {
         ship: ShipForm {
             env: "REPRISE_SHIP",
             takes: "FORM",
-            check: ship_form,
             default: ShipForm::AsLogged,
-            show: |form: &ShipForm| form.name().to_owned(),
             marks: [where_said],
         }
         /// Transport of the log to standbys: tcp, or rdma, which writes into their memory. Both sides need the same [default: tcp]
         transport: crate::config::replication::Transport {
             env: "REPRISE_TRANSPORT",
             takes: "KIND",
-            check: transport,
             default: Transport::Tcp,
             marks: [where_said],
         }
@@ -395,14 +386,6 @@ fn url(text: &str) -> Result<String, String> {
     }
 }
 
-fn transport(text: &str) -> Result<Transport, String> {
-    match text {
-        "tcp" => Ok(Transport::Tcp),
-        "rdma" => Ok(Transport::Rdma),
-        _ => Err(format!("{text:?} is not a transport; take tcp or rdma")),
-    }
-}
-
 fn secret(text: &str) -> Result<Secret, String> {
     match text.is_empty() {
         true => Err("the token is empty".into()),
@@ -427,12 +410,6 @@ fn ship_listen(text: &str) -> Result<String, String> {
             "{text:?} is not an address to listen on ({error}); write ADDR:PORT"
         )),
     }
-}
-
-fn ship_form(text: &str) -> Result<ShipForm, String> {
-    let forms = [ShipForm::AsLogged, ShipForm::Changes, ShipForm::Command];
-    let found = forms.into_iter().find(|form| form.name() == text);
-    found.ok_or_else(|| format!("{text:?} is not a form to ship; take as-logged, changes or command"))
 }
 
 fn readers(text: &str) -> Result<u16, String> {

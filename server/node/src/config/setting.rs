@@ -132,7 +132,20 @@ macro_rules! shown_by_display {
     };
 }
 
-shown_by_display!(u16, u32, u64, String, reprise_base::Safety);
+shown_by_display!(
+    u16,
+    u32,
+    u64,
+    String,
+    reprise_base::Safety,
+    reprise_database::CommitMode,
+    reprise_database::FlushPolicy,
+    reprise_database::LogPolicy,
+    reprise_database::ShipForm,
+    super::device::DeviceKind,
+    super::replication::Transport,
+    crate::server_output::LogFormat
+);
 
 impl Show for std::path::PathBuf {
     fn shown(&self) -> String {

@@ -2,19 +2,10 @@
 
 use reprise_database::Database;
 
-use super::setting::{Show, settings};
+use super::setting::settings;
 use crate::server_output::LogFormat;
 
 const SLOW_CALL_MS_DEFAULT: u32 = 100;
-
-impl Show for LogFormat {
-    fn shown(&self) -> String {
-        match self {
-            Self::Text => "text".into(),
-            Self::Json => "json".into(),
-        }
-    }
-}
 
 settings! {
     /// The settings of reports about calls.
@@ -31,7 +22,6 @@ settings! {
         log_format: crate::server_output::LogFormat {
             env: "REPRISE_LOG_FORMAT",
             takes: "KIND",
-            check: log_format,
             default: LogFormat::Text,
             marks: [where_said],
         }
@@ -49,14 +39,6 @@ impl TelemetrySettings {
     /// Applies the settings at the start, and after each SIGHUP.
     pub fn apply(&self, database: &Database) {
         database.router().notices().set_slow_call_ms(self.slow_call_ms.value);
-    }
-}
-
-fn log_format(text: &str) -> Result<LogFormat, String> {
-    match text {
-        "text" => Ok(LogFormat::Text),
-        "json" => Ok(LogFormat::Json),
-        _ => Err(format!("{text:?} is not a format; take text or json")),
     }
 }
 

@@ -1,5 +1,6 @@
 //! A line of the server's output, as text and as JSON.
 
+use reprise_base::named_enum;
 use reprise_codec::rfc3339;
 use serde_json::Value;
 
@@ -37,14 +38,16 @@ impl Level {
     }
 }
 
-/// How lines are written.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogFormat {
-    /// The time and words.
-    #[default]
-    Text,
-    /// An object each.
-    Json,
+named_enum! {
+    /// How lines are written.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+    pub enum LogFormat {
+        /// The time and words.
+        #[default]
+        Text => "text",
+        /// An object each.
+        Json => "json",
+    }
 }
 
 /// Something that the server says.
