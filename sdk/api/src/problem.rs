@@ -5,242 +5,117 @@ use utoipa::ToSchema;
 
 use crate::{DeployPlan, LostRange, Phase, U64};
 
-/// Every error type of the API: what a problem's `type` names behind `/problems/`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum ProblemKind {
+macro_rules! problem_kinds {
+    ($($(#[$doc:meta])* $kind:ident $status:literal $slug:literal $title:literal,)+) => {
+        /// Every error type of the API: what a problem's `type` names behind `/problems/`.
+        #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+        pub enum ProblemKind {
+            $($(#[$doc])* $kind,)+
+        }
+
+        impl ProblemKind {
+            /// All kinds, by status.
+            pub const ALL: [Self; [$($status),+].len()] = [$(Self::$kind),+];
+
+            /// The last part of a problem's `type`.
+            pub const fn slug(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $slug,)+
+                }
+            }
+
+            /// The HTTP status of its responses.
+            pub const fn status(self) -> u16 {
+                match self {
+                    $(Self::$kind => $status,)+
+                }
+            }
+
+            /// Short name of the problem.
+            pub const fn title(self) -> &'static str {
+                match self {
+                    $(Self::$kind => $title,)+
+                }
+            }
+        }
+    };
+}
+
+// Kind, status, slug and title.
+problem_kinds! {
     /// The arguments do not fit the procedure's parameters.
-    InvalidArguments,
+    InvalidArguments 400 "invalid-arguments" "The arguments do not fit the procedure's parameters",
     /// The request can't be read.
-    MalformedRequest,
+    MalformedRequest 400 "malformed-request" "The request is malformed",
     /// There is no token, or an unknown one.
-    Unauthorized,
+    Unauthorized 401 "unauthorized" "A valid token is needed",
     /// The token's role, or the page that asks, may not.
-    Forbidden,
+    Forbidden 403 "forbidden" "This is not allowed",
     /// Nothing has this name.
-    NotFound,
+    NotFound 404 "not-found" "Nothing of this name is here",
     /// The address has no such method.
-    MethodNotAllowed,
+    MethodNotAllowed 405 "method-not-allowed" "The path does not know this method",
     /// The request did not come whole in time.
-    RequestTimeout,
+    RequestTimeout 408 "request-timeout" "The request came too slowly",
     /// A module's tables can't be reconciled with what is stored.
-    SchemaConflict,
+    SchemaConflict 409 "schema-conflict" "The module's tables can't be reconciled with what is stored",
     /// The idempotency key was used with another call.
-    IdempotencyConflict,
-    /// The server has released the log before `oldest`.
-    LogReleased,
+    IdempotencyConflict 409 "idempotency-conflict" "The idempotency key was used with other arguments",
     /// The server to be promoted is no standby.
-    NotStandby,
+    NotStandby 409 "not-standby" "This server is no standby",
     /// The server would become the primary while the old one may still answer.
-    PrimaryNotStopped,
+    PrimaryNotStopped 409 "primary-not-stopped" "The old primary did not step down",
     /// The standby to be promoted may lack what was answered.
-    OutOfSync,
+    OutOfSync 409 "out-of-sync" "The standby is out of sync",
+    /// The server has released the log before `oldest`.
+    LogReleased 410 "log-released" "This part of the log was let go",
     /// A body, module, argument or result is over its limit.
-    TooLarge,
+    TooLarge 413 "too-large" "Too large",
     /// The body is of a type that is not read here.
-    UnsupportedMediaType,
+    UnsupportedMediaType 415 "unsupported-media-type" "The body is of a type that is not read here",
     /// A write reached a standby.
-    NotPrimary,
+    NotPrimary 421 "not-primary" "This server is a standby",
     /// The upload is not a module that the server can run.
-    InvalidModule,
+    InvalidModule 422 "invalid-module" "The upload is not a module that can be run",
     /// The module's migration failed.
-    MigrationFailed,
+    MigrationFailed 422 "migration-failed" "What the module runs when it is deployed did not come to its end",
     /// The procedure rolled its transaction back.
-    ProcedureAborted,
+    ProcedureAborted 422 "procedure-aborted" "The procedure rolled its transaction back",
     /// The transaction reached one of its limits.
-    LimitExceeded,
+    LimitExceeded 422 "limit-exceeded" "The transaction reached a limit",
     /// An operator cancelled the call.
-    Cancelled,
+    Cancelled 422 "cancelled" "Somebody ended the transaction",
     /// The module's code trapped.
-    ProcedureTrapped,
+    ProcedureTrapped 500 "procedure-trapped" "The procedure trapped",
     /// The server made a mistake.
-    InternalError,
+    InternalError 500 "internal-error" "The server made a mistake",
     /// Too many calls wait.
-    Overloaded,
+    Overloaded 503 "overloaded" "Too many transactions wait",
     /// The read view did not reach the asked position in time.
-    TooStale,
+    TooStale 503 "too-stale" "The read view did not reach the asked LSN in time",
     /// The log can't be written.
-    LogUnavailable,
+    LogUnavailable 503 "log-unavailable" "The log can't be written",
     /// The safety level can't be met: standbys are missing.
-    StandbyUnavailable,
+    StandbyUnavailable 503 "standby-unavailable" "The safety level can't be met",
     /// This primary's lease is over.
-    LeaseLost,
+    LeaseLost 503 "lease-lost" "This primary's lease is over",
     /// Whether the write is durable shows after a restart.
-    OutcomeUnknown,
+    OutcomeUnknown 503 "outcome-unknown" "The write may or may not be durable",
     /// The server is not open yet.
-    Recovering,
+    Recovering 503 "recovering" "The database is not open yet",
     /// The server was opened for reads alone.
-    ReadOnly,
+    ReadOnly 503 "read-only" "The database was opened for reads alone",
     /// The procedure is kept from running.
-    Quarantined,
+    Quarantined 503 "quarantined" "This procedure is kept from running",
     /// The server can't do this now.
-    Unavailable,
+    Unavailable 503 "unavailable" "The server takes no calls",
     /// The call was not done within its time.
-    DeadlineExceeded,
+    DeadlineExceeded 504 "deadline-exceeded" "Not done within the asked time",
     /// The data has reached the memory limit.
-    MemoryExhausted,
+    MemoryExhausted 507 "memory-exhausted" "The data reached the memory limit",
 }
 
 impl ProblemKind {
-    /// All kinds, by status.
-    pub const ALL: [Self; 35] = [
-        Self::InvalidArguments,
-        Self::MalformedRequest,
-        Self::Unauthorized,
-        Self::Forbidden,
-        Self::NotFound,
-        Self::MethodNotAllowed,
-        Self::RequestTimeout,
-        Self::SchemaConflict,
-        Self::IdempotencyConflict,
-        Self::NotStandby,
-        Self::PrimaryNotStopped,
-        Self::OutOfSync,
-        Self::LogReleased,
-        Self::TooLarge,
-        Self::UnsupportedMediaType,
-        Self::NotPrimary,
-        Self::InvalidModule,
-        Self::MigrationFailed,
-        Self::ProcedureAborted,
-        Self::LimitExceeded,
-        Self::Cancelled,
-        Self::ProcedureTrapped,
-        Self::InternalError,
-        Self::Overloaded,
-        Self::TooStale,
-        Self::LogUnavailable,
-        Self::StandbyUnavailable,
-        Self::LeaseLost,
-        Self::OutcomeUnknown,
-        Self::Recovering,
-        Self::ReadOnly,
-        Self::Quarantined,
-        Self::Unavailable,
-        Self::DeadlineExceeded,
-        Self::MemoryExhausted,
-    ];
-
-    /// The last part of a problem's `type`.
-    pub const fn slug(self) -> &'static str {
-        match self {
-            Self::InvalidArguments => "invalid-arguments",
-            Self::MalformedRequest => "malformed-request",
-            Self::Unauthorized => "unauthorized",
-            Self::Forbidden => "forbidden",
-            Self::NotFound => "not-found",
-            Self::MethodNotAllowed => "method-not-allowed",
-            Self::RequestTimeout => "request-timeout",
-            Self::SchemaConflict => "schema-conflict",
-            Self::IdempotencyConflict => "idempotency-conflict",
-            Self::NotStandby => "not-standby",
-            Self::PrimaryNotStopped => "primary-not-stopped",
-            Self::OutOfSync => "out-of-sync",
-            Self::LogReleased => "log-released",
-            Self::TooLarge => "too-large",
-            Self::UnsupportedMediaType => "unsupported-media-type",
-            Self::NotPrimary => "not-primary",
-            Self::InvalidModule => "invalid-module",
-            Self::MigrationFailed => "migration-failed",
-            Self::ProcedureAborted => "procedure-aborted",
-            Self::LimitExceeded => "limit-exceeded",
-            Self::Cancelled => "cancelled",
-            Self::ProcedureTrapped => "procedure-trapped",
-            Self::InternalError => "internal-error",
-            Self::Overloaded => "overloaded",
-            Self::TooStale => "too-stale",
-            Self::LogUnavailable => "log-unavailable",
-            Self::StandbyUnavailable => "standby-unavailable",
-            Self::LeaseLost => "lease-lost",
-            Self::OutcomeUnknown => "outcome-unknown",
-            Self::Recovering => "recovering",
-            Self::ReadOnly => "read-only",
-            Self::Quarantined => "quarantined",
-            Self::Unavailable => "unavailable",
-            Self::DeadlineExceeded => "deadline-exceeded",
-            Self::MemoryExhausted => "memory-exhausted",
-        }
-    }
-
-    /// The HTTP status of its responses.
-    pub const fn status(self) -> u16 {
-        match self {
-            Self::InvalidArguments | Self::MalformedRequest => 400,
-            Self::Unauthorized => 401,
-            Self::Forbidden => 403,
-            Self::NotFound => 404,
-            Self::MethodNotAllowed => 405,
-            Self::RequestTimeout => 408,
-            Self::SchemaConflict
-            | Self::IdempotencyConflict
-            | Self::NotStandby
-            | Self::PrimaryNotStopped
-            | Self::OutOfSync => 409,
-            Self::LogReleased => 410,
-            Self::TooLarge => 413,
-            Self::UnsupportedMediaType => 415,
-            Self::NotPrimary => 421,
-            Self::InvalidModule
-            | Self::MigrationFailed
-            | Self::ProcedureAborted
-            | Self::LimitExceeded
-            | Self::Cancelled => 422,
-            Self::ProcedureTrapped | Self::InternalError => 500,
-            Self::Overloaded
-            | Self::TooStale
-            | Self::LogUnavailable
-            | Self::StandbyUnavailable
-            | Self::LeaseLost
-            | Self::OutcomeUnknown
-            | Self::Recovering
-            | Self::ReadOnly
-            | Self::Quarantined
-            | Self::Unavailable => 503,
-            Self::DeadlineExceeded => 504,
-            Self::MemoryExhausted => 507,
-        }
-    }
-
-    /// Short name of the problem.
-    pub const fn title(self) -> &'static str {
-        match self {
-            Self::InvalidArguments => "The arguments do not fit the procedure's parameters",
-            Self::MalformedRequest => "The request is malformed",
-            Self::Unauthorized => "A valid token is needed",
-            Self::Forbidden => "This is not allowed",
-            Self::NotFound => "Nothing of this name is here",
-            Self::MethodNotAllowed => "The path does not know this method",
-            Self::RequestTimeout => "The request came too slowly",
-            Self::SchemaConflict => "The module's tables can't be reconciled with what is stored",
-            Self::IdempotencyConflict => "The idempotency key was used with other arguments",
-            Self::NotStandby => "This server is no standby",
-            Self::PrimaryNotStopped => "The old primary did not step down",
-            Self::OutOfSync => "The standby is out of sync",
-            Self::LogReleased => "This part of the log was let go",
-            Self::TooLarge => "Too large",
-            Self::UnsupportedMediaType => "The body is of a type that is not read here",
-            Self::NotPrimary => "This server is a standby",
-            Self::InvalidModule => "The upload is not a module that can be run",
-            Self::MigrationFailed => "What the module runs when it is deployed did not come to its end",
-            Self::ProcedureAborted => "The procedure rolled its transaction back",
-            Self::LimitExceeded => "The transaction reached a limit",
-            Self::Cancelled => "Somebody ended the transaction",
-            Self::ProcedureTrapped => "The procedure trapped",
-            Self::InternalError => "The server made a mistake",
-            Self::Overloaded => "Too many transactions wait",
-            Self::TooStale => "The read view did not reach the asked LSN in time",
-            Self::LogUnavailable => "The log can't be written",
-            Self::StandbyUnavailable => "The safety level can't be met",
-            Self::LeaseLost => "This primary's lease is over",
-            Self::OutcomeUnknown => "The write may or may not be durable",
-            Self::Recovering => "The database is not open yet",
-            Self::ReadOnly => "The database was opened for reads alone",
-            Self::Quarantined => "This procedure is kept from running",
-            Self::Unavailable => "The server takes no calls",
-            Self::DeadlineExceeded => "Not done within the asked time",
-            Self::MemoryExhausted => "The data reached the memory limit",
-        }
-    }
-
     /// The kind behind a slug.
     pub fn from_slug(slug: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|kind| kind.slug() == slug)
