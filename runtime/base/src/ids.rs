@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::named_enum;
+
 /// A transaction's id: its time and its place in the serial order of its partition.
 ///
 /// The upper 54 bits are ticks of 1/8 microsecond since 2024-01-01T00:00:00Z, the lower 10 the partition that gave the id
@@ -79,7 +81,7 @@ pub struct Lsn(pub u64);
 /// One reign of one primary: how many there were, as far as its writer knew, and that writer. Records are written under the epoch of their
 /// primary, and it never falls along the log. Two promotions that know nothing of each other draw the same count; the writer tells them apart.
 /// Count 0: before the first.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Default)]
 pub struct Epoch {
     count: u32,
     writer: u16,
@@ -141,25 +143,16 @@ impl fmt::Display for Epoch {
     }
 }
 
-/// The part that a node plays for its database.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Role {
-    /// The server takes writes.
-    Primary,
-    /// The server receives the primary's log, replays it, and serves reads.
-    Standby,
-    /// The server serves reads of the existing data, and adds nothing.
-    ReadOnly,
-}
-
-impl Role {
-    /// The name in the API.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::Primary => "primary",
-            Self::Standby => "standby",
-            Self::ReadOnly => "read-only",
-        }
+named_enum! {
+    /// The part that a node plays for its database.
+    #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+    pub enum Role {
+        /// The server takes writes.
+        Primary => "primary",
+        /// The server receives the primary's log, replays it, and serves reads.
+        Standby => "standby",
+        /// The server serves reads of the existing data, and adds nothing.
+        ReadOnly => "read-only",
     }
 }
 

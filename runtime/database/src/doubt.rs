@@ -16,7 +16,7 @@ const NEWCOMER: NodeId = NodeId(u64::MAX);
 pub(crate) fn newest<'a>(own: &'a PromiseAnswer, others: &'a [PromiseAnswer]) -> Option<&'a PeerStatus> {
     let all = [own].into_iter().chain(others);
     all.filter_map(|answer| answer.status.as_ref())
-        .max_by_key(|status| (status.epoch, status.number))
+        .max_by_key(|status| (status.epoch.count(), status.number))
 }
 
 /// The names of servers, each of which is a node.
@@ -58,7 +58,8 @@ impl<'a> NodeNames<'a> {
         };
         // A standby that came to be in sync, or has a record of the epoch, has everything with which the epoch began.
         let is_in_sync = |member: &PeerMember| member.name == self.own && member.is_in_sync;
-        let has_beginning = self.written >= status.epoch || members.iter().any(is_in_sync);
+        let has_record = self.written == status.epoch || self.written.is_after(status.epoch);
+        let has_beginning = has_record || members.iter().any(is_in_sync);
         SyncStatus {
             begins: if has_beginning { Lsn(0) } else { Lsn(u64::MAX) },
             epoch: status.epoch,
@@ -160,7 +161,7 @@ impl PromiseAnswers<'_> {
             }
             Doubt::Rival => {
                 let claims = all().flat_map(|answer| &answer.promises);
-                let later = claims.filter(|(epoch, _)| newest_status.is_none_or(|status| *epoch > status.epoch));
+                let later = claims.filter(|(epoch, _)| newest_status.is_none_or(|status| epoch.is_after(status.epoch)));
                 later
                     .map(|(_, name)| &**name)
                     .filter(|name| !has_answered(name))

@@ -258,7 +258,7 @@ pub(crate) fn validate_block(
         Some(before) if header.chain != before.chain => {
             stranger("chain to the block before", before.chain.into(), header.chain.into())
         }
-        Some(before) if header.epoch < before.epoch => {
+        Some(before) if before.epoch.is_after(header.epoch) => {
             stranger("epoch of the block", before.epoch.to_bits(), header.epoch.to_bits())
         }
         Some(before) if header.lsn != before.lsn => stranger("LSN of the block", before.lsn.0, header.lsn.0),

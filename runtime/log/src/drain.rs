@@ -86,7 +86,7 @@ impl<P: Send + 'static> Log<P> {
     /// Continues under the region's epoch.
     fn continue_epoch(&self, recovered: &RegionContents) -> Result<(), LogError> {
         let mut state = self.shared.lock();
-        if state.epoch > recovered.epoch {
+        if state.epoch.is_after(recovered.epoch) {
             let (region, files) = (recovered.epoch, state.epoch);
             return Err(unfit(format!(
                 "its records are of epoch {region}, and the log has gone on to epoch {files}"

@@ -11,6 +11,7 @@ use crate::{
     group::{Group, Position},
     log::Log,
     nvram_buffer::NvramBuffer,
+    pause::epoch_behind,
     state::{Extent, RecordSource},
 };
 
@@ -93,8 +94,8 @@ impl<P: Send + 'static> Log<P> {
         if let Some(error) = &state.stopped {
             return Err(error.clone());
         }
-        state.received = None;
-        state.epoch = at_least.behind(state.epoch);
+        let epoch = epoch_behind(state.epoch, at_least)?;
+        (state.received, state.epoch) = (None, epoch);
         if let Some((nvram, _)) = &rings {
             nvram.marks.set_epoch(state.epoch);
         }
@@ -147,7 +148,7 @@ pub(crate) fn promoted() -> LogError {
 /// True for a group that was received before.
 fn is_known(group: &Group<'_>, received: &Position) -> Result<bool, AppendError> {
     let (first, end) = (group.first, group.end.lsn);
-    if group.end.epoch < received.epoch {
+    if received.epoch.is_after(group.end.epoch) {
         return Err(AppendError::OldEpoch {
             found: group.end.epoch,
             expected: received.epoch,

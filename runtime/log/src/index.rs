@@ -145,7 +145,7 @@ impl LogIndex {
     /// Records the epoch of a block with records, and the history before that block.
     pub fn record_epoch(&self, epoch: Epoch, start: Lsn, history: History) {
         let mut inner = self.inner();
-        if inner.epochs.last().is_none_or(|last| last.epoch < epoch) {
+        if inner.epochs.last().is_none_or(|last| last.epoch != epoch) {
             if inner.epochs.len() == EPOCHS_MAX {
                 inner.epochs.remove(0);
             }

@@ -10,6 +10,15 @@ use crate::{
     state::LogState,
 };
 
+/// Returns the epoch behind `current`, `at_least` this one and of its writer. Err: there is none.
+pub(crate) fn epoch_behind(current: Epoch, at_least: Epoch) -> Result<Epoch, LogError> {
+    let next = at_least.behind(current);
+    match next.is_after(current) {
+        true => Ok(next),
+        false => Err(LogError::unavailable(UnavailableKind::Failed, "no later epoch is left")),
+    }
+}
+
 impl<P: Send + 'static> Log<P> {
     /// Refuses appends for this reason until `resume`. Returns the log's end: records appended before are written, and reading
     /// continues. With an NVRAM buffer all of them are persistent there. Err: appends are refused already, or a site does not finish.
@@ -40,7 +49,7 @@ impl<P: Send + 'static> Log<P> {
         let mut state = self.wait_until_durable(at_least.is_some())?;
         let nvram = self.nvram.get();
         if let (Some(at_least), Some(_)) = (at_least, &state.paused) {
-            state.epoch = at_least.behind(state.epoch);
+            state.epoch = epoch_behind(state.epoch, at_least)?;
             nvram.iter().for_each(|nvram| nvram.marks.set_epoch(state.epoch));
         }
         state.paused = None;
@@ -51,11 +60,11 @@ impl<P: Send + 'static> Log<P> {
 
     /// Raises the epoch of later records to this one at least. Only while nothing is appended.
     pub fn raise_epoch(&self, at_least: Epoch) -> Result<(), LogError> {
-        if self.epoch() >= at_least {
+        if !at_least.is_after(self.epoch()) {
             return Ok(());
         }
         let mut state = self.wait_until_durable(true)?;
-        state.epoch = state.epoch.max(at_least);
+        state.epoch = state.epoch.later(at_least);
         self.nvram
             .get()
             .iter()

@@ -243,7 +243,7 @@ impl LogScan {
             }
             Some(_) => {}
         }
-        if header.epoch < self.next.epoch {
+        if self.next.epoch.is_after(header.epoch) {
             return damage(format!("the file before it is of epoch {}", self.next.epoch));
         }
         if !self.report.segments.is_empty() && header.history != self.history {

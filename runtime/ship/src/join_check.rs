@@ -102,7 +102,7 @@ fn is_forked(epoch: Epoch, lsn: Lsn, log: &dyn ShippedLog) -> bool {
     let epochs = log.epochs();
     let is_known = epoch == log.epoch() || epochs.iter().any(|start| start.epoch == epoch);
     let mut before = epochs.iter().filter(|start| start.start < lsn);
-    before.any(|start| start.epoch > epoch || (!is_known && start.epoch.count() == epoch.count()))
+    before.any(|start| start.epoch.is_after(epoch) || (!is_known && start.epoch.count() == epoch.count()))
 }
 
 fn unreadable(error: &LogError) -> JoinRefusal {

@@ -419,7 +419,7 @@ impl<'a> Frame<'a> {
             kind if kind == Kind::Named as u8 => ComparePoint::decode(bytes).map(Self::Named),
             kind if kind == Kind::Digests as u8 => TableDigests::decode(bytes).map(Self::Digests),
             kind if kind == Kind::Compared as u8 => ComparisonResult::decode(bytes).map(Self::Compared),
-            kind => Err(corrupt("kind of a frame", "1 to 14", kind)),
+            kind => Err(corrupt("kind of a frame", "1 to 13", kind)),
         }
     }
 }

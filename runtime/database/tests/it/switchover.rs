@@ -280,7 +280,7 @@ fn successor_begins_after_the_epoch_of_the_primary_that_steps_down() {
     wait_streaming(&old, "s1");
     let promoted = service(&new).promote(ASKED).expect("promoted");
     assert!(promoted.has_stepped_down, "{promoted:?}");
-    assert!(promoted.epoch > again.epoch, "{promoted:?} behind {again:?}");
+    assert!(promoted.epoch.is_after(again.epoch), "{promoted:?} behind {again:?}");
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn sinks_get_every_group_in_order_and_nothing_else() {
     for group in &groups {
         assert_eq!(group.first, before.lsn);
         assert_eq!(group.end.history, before.history.then(&group.records));
-        assert!(group.end.epoch >= before.epoch);
+        assert!(!before.epoch.is_after(group.end.epoch));
         before = group.end;
     }
     assert_eq!(before.lsn, Lsn(words.len() as u64));
@@ -352,4 +352,37 @@ fn a_cut_that_is_interrupted_leaves_a_whole_log() {
             assert_eq!(words_on(&image), first_words(&words, 3), "{ops}");
         }
     }
+}
+
+/// A primary may begin an epoch and write no record of it. A standby then takes those of another epoch of that count, whichever writer is greater.
+#[test]
+fn epochs_of_one_count_follow_each_other() {
+    let (_, groups, _) = primary(1);
+    let own = SimDisk::new();
+    let log = standby(&own);
+    for (kept, writer) in groups.iter().zip([9, 3, 3]) {
+        let mut group = kept.get();
+        group.end.epoch = Epoch::new(1, writer);
+        assert_eq!(log.group_appender().append(&group), Ok(AppendOutcome::New));
+        assert!(log.wait_durable(group.end.lsn, WAIT_MAX));
+    }
+    log.close().expect("close");
+    let reopened = standby(&own);
+    let writers: Vec<_> = reopened.epochs().iter().map(|start| start.epoch.writer()).collect();
+    assert_eq!(writers, [9, 3]);
+    reopened.close().expect("close");
+}
+
+#[test]
+fn no_epoch_is_later_than_the_last_one() {
+    let (_, groups, _) = primary(1);
+    let own = SimDisk::new();
+    let log = standby(&own);
+    let mut group = groups[0].get();
+    group.end.epoch = Epoch::new(u32::MAX, 9);
+    assert_eq!(log.group_appender().append(&group), Ok(AppendOutcome::New));
+    let promoted = log.promote(Epoch::new(2, 3));
+    assert!(matches!(promoted, Err(LogError::Unavailable { .. })), "{promoted:?}");
+    log.close().expect("close");
+    standby(&own).close().expect("it opens all the same");
 }

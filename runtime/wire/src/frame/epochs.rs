@@ -90,10 +90,12 @@ impl<'a> Epochs<'a> {
             entries: &bytes[EPOCHS_HEAD_BYTES..],
         };
         let all: Vec<_> = epochs.epochs().collect();
-        match all
-            .windows(2)
-            .all(|pair| pair[0].epoch < pair[1].epoch && pair[0].start <= pair[1].start)
-        {
+        // A primary that wrote no record may be followed by another one of the same count.
+        let grows = |pair: &[EpochSeen]| {
+            let is_older = pair[0].epoch != pair[1].epoch && !pair[0].epoch.is_after(pair[1].epoch);
+            is_older && pair[0].start <= pair[1].start
+        };
+        match all.windows(2).all(grows) {
             true => Ok(epochs),
             false => Err(corrupt(
                 "a list of epochs",
