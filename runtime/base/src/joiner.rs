@@ -5,7 +5,7 @@ use std::sync::Arc;
 /// A process on a data directory. It tells two servers of one name apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct NodeProcess {
-    /// Identity of the directory, drawn with its first save.
+    /// Identity of the directory.
     pub node: u64,
     /// Starts on that directory in which it took part in replication: a later process has more.
     pub starts: u64,

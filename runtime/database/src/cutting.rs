@@ -15,6 +15,7 @@ use serde::{Deserialize, Serialize};
 use crate::{
     device::RegionNote,
     membership,
+    membership::StoredMember,
     node_file::{DirHealth, NodeDocument, NodeFile},
     shown_limit, small_file,
 };
@@ -154,7 +155,7 @@ pub fn cut_back(directory: &ClosedDirectory, ask: AskFork<'_>, now_us: i64) -> R
     let fork = find_fork(&outline, &first, ask)?;
     let node = &directory.node;
     // The standby is out of sync from here on, whatever an earlier primary said. It has shown no record of the new history.
-    node.change(|document| document.status = None)?;
+    node.change(|document| (document.status, document.follows) = (None, true))?;
     let start = outline.report.start;
     let usable = fork.filter(|fork| {
         let begins = start == Lsn(0) || stored.iter().any(|lsn| (start..=*fork).contains(lsn));
@@ -217,6 +218,8 @@ pub(crate) struct Leadership {
     /// First of the epochs, up to the last one, in which this directory was always the primary, under this level.
     first_epoch: u32,
     last_epoch: u32,
+    /// First of the epochs, up to the last one, between which no other server led as far as this directory knows. The level may differ.
+    since: u32,
     /// End of the log when the primary last removed a standby. That standby may have all records before it.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     forgot_at: Option<u64>,
@@ -226,12 +229,26 @@ pub(crate) struct Leadership {
     /// An epoch for which this server has asked for the lease since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     claimed: Option<u32>,
+    /// An operator accepted a loss for the claim, so the directory may lack what the primary before it acknowledged.
+    #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+    claim_loses: bool,
 }
 
 impl Leadership {
     /// Returns the last epoch in which the directory led; 0: it never did.
     pub fn last_epoch(&self) -> u32 {
         self.last_epoch
+    }
+
+    /// Whether the directory led at another level last.
+    pub fn has_other_level(&self, level: Safety) -> bool {
+        !self.safety.is_empty() && self.safety != level.name()
+    }
+
+    /// Returns whether a primary of this epoch began to lead beside the directory, or after it. `own` is an epoch of the directory. It replaced
+    /// the primaries of earlier epochs, or began the database.
+    pub fn is_rival(&self, epoch: Epoch, own: Epoch) -> bool {
+        epoch.count() > self.last_epoch || (epoch.writer() != own.writer() && epoch.count() >= self.since)
     }
 
     pub fn describe(&self) -> String {
@@ -245,14 +262,17 @@ impl Leadership {
 /// Records that no epoch up to `last` is used again, and that none of them justifies leading.
 pub(crate) fn retire_epochs(document: &mut NodeDocument, last: u32) {
     let led = document.led.get_or_insert_default();
-    (led.is_over, led.claimed) = (true, None);
+    (led.is_over, led.claimed, led.claim_loses) = (true, None, false);
     led.last_epoch = led.last_epoch.max(last);
 }
 
-/// Returns the count of the first epoch after all in which this directory led with standbys. In the last one, standbys may have received
-/// records that were never written here.
+/// Returns the count of the first epoch after all in which this directory led with standbys, and all for which it asked its peers. In the last one,
+/// standbys may have received records that were never written here.
 pub(crate) fn unused_count(node: &NodeFile) -> u32 {
-    let last = node.read(|document| document.led.as_ref().map(|led| led.last_epoch));
+    let last = node.read(|document| {
+        let led = document.led.as_ref().map(Leadership::last_epoch);
+        led.max(Some(document.asked).filter(|asked| *asked > 0))
+    });
     last.map_or(0, |last| last.saturating_add(1))
 }
 
@@ -282,7 +302,10 @@ pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: u32) -> Result<(
     };
     node.change(|document| {
         let led = document.led.take();
-        document.follows = false;
+        let followed = std::mem::take(&mut document.follows);
+        if led.as_ref().is_some_and(|led| led.has_other_level(level)) {
+            document.members.iter_mut().for_each(StoredMember::leave_sync);
+        }
         document.led = Some(Leadership {
             safety: level.name().to_owned(),
             first_epoch: led
@@ -290,9 +313,14 @@ pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: u32) -> Result<(
                 .filter(|led| goes_on(led))
                 .map_or(epoch, |led| led.first_epoch),
             last_epoch: epoch,
+            since: led
+                .as_ref()
+                .filter(|led| !led.is_over && !followed)
+                .map_or(epoch, |led| led.since),
             forgot_at: led.and_then(|led| led.forgot_at),
             is_over: false,
             claimed: None,
+            claim_loses: false,
         });
     })
 }
@@ -311,7 +339,7 @@ pub(crate) fn keep_forgetting(node: &NodeFile, end: Lsn) -> Result<(), DiskError
 /// Records, before a part of the log is lost, that the epochs of this directory no longer justify leading again.
 pub(crate) fn end_level(document: &mut NodeDocument) {
     if let Some(led) = &mut document.led {
-        (led.is_over, led.claimed) = (true, None);
+        (led.is_over, led.claimed, led.claim_loses) = (true, None, false);
     }
 }
 
@@ -327,10 +355,20 @@ pub(crate) fn claim(document: &mut NodeDocument, at_least: u32) -> u32 {
     epoch
 }
 
+/// Does as `claim` for a server that asks for the lease. `loses`: an operator accepts a loss. The server asks its peers for no epoch twice.
+pub(crate) fn claim_lease(document: &mut NodeDocument, at_least: u32, loses: bool) -> u32 {
+    let unasked = document.asked.saturating_add(1);
+    let epoch = claim(document, at_least.max(unasked));
+    if let Some(led) = &mut document.led {
+        led.claim_loses = loses;
+    }
+    epoch
+}
+
 /// Records that this server does not lead in the epoch that it claimed.
 pub(crate) fn drop_claim(document: &mut NodeDocument) {
     if let Some(led) = &mut document.led {
-        led.claimed = None;
+        (led.claimed, led.claim_loses) = (None, false);
     }
 }
 
@@ -340,10 +378,22 @@ pub(crate) fn begin_leading(document: &mut NodeDocument, at_least: u32) -> u32 {
     let asked = document.led.as_ref().and_then(|led| led.claimed);
     document.follows = false;
     let epoch = claim(document, at_least);
-    if let (Some(led), Some(_)) = (&mut document.led, asked) {
-        led.claimed = asked;
+    if let Some(led) = &mut document.led {
+        (led.claimed, led.since) = (asked.or(led.claimed), epoch);
     }
     epoch
+}
+
+/// Whether this directory led at another level last. What that waited for is not what this one waits for.
+pub(crate) fn led_at_other_level(node: &NodeFile, level: Safety) -> bool {
+    node.read(|document| document.led.as_ref().is_some_and(|led| led.has_other_level(level)))
+}
+
+/// Records that this directory replaces the primaries of the epochs before this one.
+pub(crate) fn replace_primaries(document: &mut NodeDocument, epoch: Epoch) {
+    if let Some(led) = &mut document.led {
+        led.since = epoch.count();
+    }
 }
 
 /// The last epoch that a directory reached as a primary.
@@ -369,7 +419,7 @@ pub(crate) fn reached(node: &NodeFile, written: Epoch) -> ReachedEpoch {
         let kept = led.filter(|led| !led.is_over);
         ReachedEpoch {
             epoch: kept.map_or(0, |led| led.last_epoch).max(written.count()),
-            claimed: led.and_then(|led| led.claimed),
+            claimed: led.filter(|led| !led.claim_loses).and_then(|led| led.claimed),
         }
     })
 }
@@ -490,6 +540,7 @@ mod tests {
             is_in_sync,
             is_counted: true,
             url: None,
+            node: None,
         };
         let never_in_sync = |from| Member {
             is_counted: false,
@@ -541,6 +592,7 @@ mod tests {
             is_in_sync: true,
             is_counted: true,
             url: None,
+            node: None,
         };
         membership::save(&node, &[standby]).expect("saved");
         keep_level(&node, Safety::TwoSafe, 3).expect("kept");
@@ -562,6 +614,7 @@ mod tests {
             is_in_sync: false,
             is_counted: true,
             url: None,
+            node: None,
         };
         membership::save(&node, &[standby]).expect("saved");
         let is_open = |level, epoch, first, last| {
@@ -604,6 +657,46 @@ mod tests {
         for end in [foreign(3), foreign(4)] {
             assert_eq!(committed_at_end(&node, end), None, "{end:?}: it followed since");
         }
+    }
+
+    #[test]
+    fn a_claim_with_an_accepted_loss_proves_nothing() {
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
+        let claim = |loses| node.change(|document| claim_lease(document, 4, loses)).expect("saved");
+        let written = Epoch::new(3, 0);
+        // The operator accepts the loss again after a restart.
+        for (loses, is_reached) in [(false, true), (true, false), (false, true)] {
+            let epoch = claim(loses);
+            assert_eq!(reached(&node, written).has(epoch), is_reached, "{loses}");
+        }
+        node.change(|document| document.asked = 8).expect("saved");
+        assert_eq!(
+            (claim(false), unused_count(&node)),
+            (9, 9),
+            "its peers were asked for 8"
+        );
+    }
+
+    #[test]
+    fn another_level_takes_no_standby_over_as_in_sync() {
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
+        let in_sync = || membership::load(&node)[0].is_in_sync;
+        let standby = Member {
+            name: "s".into(),
+            from: Lsn(0),
+            persisted: Lsn(5),
+            is_in_sync: true,
+            is_counted: true,
+            url: None,
+            node: None,
+        };
+        membership::save(&node, &[standby]).expect("saved");
+        keep_level(&node, Safety::OneSafe, 2).expect("kept");
+        assert!(in_sync());
+        keep_level(&node, Safety::OneSafe, 3).expect("kept");
+        assert!(in_sync());
+        keep_level(&node, Safety::TwoSafe, 4).expect("kept");
+        assert!(!in_sync() && membership::load(&node)[0].is_counted);
     }
 
     #[test]

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use reprise_base::{Lsn, Safety};
+use reprise_base::{Epoch, Lsn, Safety};
 use reprise_checkpoint::CheckpointError;
 use reprise_env::DiskError;
 use reprise_log::LogError;
@@ -52,14 +52,14 @@ pub enum OpenError {
     )]
     IsStandby,
     #[error(
-        "{name} at {url} {part} in epoch {epoch}, later than this directory's last one: start this server with --standby-of {primary}. If this server \
-         is to lead in its place, stop that primary, run `reprise node lead DIR --accept-loss`, then start this one again"
+        "{name} at {url} {part} in epoch {epoch}, which is not this directory's: start this server with --standby-of {primary}. If this server is to \
+         lead in its place, stop that primary, run `reprise node lead DIR --accept-loss`, then start this one again"
     )]
     AnotherLeads {
         name: String,
         url: String,
         part: &'static str,
-        epoch: u32,
+        epoch: Epoch,
         primary: String,
     },
     #[error(

@@ -283,8 +283,13 @@ impl NodeReplication {
         };
         // The successor's epoch, if it took over, was the next one.
         let successors = self.node.own_epoch(0).behind(epoch);
-        let begun = self.begin_again(self.granted_epoch().behind(successors));
-        if let Some(leasing) = self.leasing.get() {
+        let at_least = self.granted_epoch().behind(successors).behind(self.promises.bound());
+        let leasing = self.leasing.get();
+        let raised = leasing.map_or(Ok(()), |leasing| leasing.raise_epoch(at_least));
+        let bound = raised.and_then(|()| self.promises.begin_leading(at_least));
+        let begun = bound.and_then(|()| self.begin_again(at_least));
+        self.promises.end_leading();
+        if let Some(leasing) = leasing {
             match &begun {
                 Ok(_) => leasing.record_promotion(),
                 Err(error) => leasing.abandon_takeover(&error.to_string()),
@@ -304,7 +309,7 @@ impl NodeReplication {
     }
 
     /// Returns the epoch in which this server opens as the primary. No server had it before, even one that shipped records and never wrote them.
-    pub(crate) fn own_epoch(&self) -> Epoch {
+    pub(crate) fn opening_epoch(&self) -> Epoch {
         let opened = self.log.epoch().count();
         let unused = cutting::unused_count(&self.node);
         let heard = cutting::count_behind_heard(&self.node);
@@ -372,7 +377,7 @@ impl NodeReplication {
     pub(crate) fn begin_serving(&self, is_promoted: bool, has_lease: bool) -> Result<(), LogError> {
         let at_least = match (is_promoted, has_lease) {
             (true, _) => self.log.epoch(),
-            (false, false) => self.own_epoch(),
+            (false, false) => self.opening_epoch(),
             (false, true) => return Ok(()),
         };
         self.open_epoch(at_least)?;
@@ -381,7 +386,10 @@ impl NodeReplication {
 
     /// Makes a server that stepped down the primary again, in an epoch of at least `at_least`.
     fn begin_again(&self, at_least: Epoch) -> Result<Epoch, ReplicationError> {
-        let forgotten = self.node.change(|document| document.handed_over = None);
+        let forgotten = self.node.change(|document| {
+            document.handed_over = None;
+            cutting::replace_primaries(document, at_least);
+        });
         forgotten.map_err(|error| unavailable(format!("that it takes its place again can't be saved: {error}")))?;
         let resumed = self.log.resume(Some(at_least));
         let epoch = resumed.map_err(|error| unavailable(error.to_string()))?;

@@ -18,9 +18,21 @@ pub(crate) struct LeaseCandidate<'a> {
     pub end: Lsn,
     /// A standby has to ask the others before it leads. So this server has to have led in the recorded epoch.
     pub needs_promises: bool,
+    /// The directory is a standby's.
+    pub follows: bool,
+    /// A primary told this directory that it is in sync. A restored or emptied one under the name of a standby was not told.
+    pub was_in_sync: bool,
+    /// Count of the last epoch of which the directory has a record or a primary's word. The store may hold an old copy of its record.
+    pub heard: u32,
 }
 
 impl LeaseCandidate<'_> {
+    /// Whether the record's standbys in sync are those that this directory knows, and it is one of them.
+    fn is_named(&self, record: &SyncRecord) -> bool {
+        let is_there = record.in_sync.iter().any(|name| name == self.name);
+        is_there && self.was_in_sync && self.heard <= record.epoch
+    }
+
     /// Returns why the directory is not the one with which this server was the primary of the record, or not all of it.
     fn lacks(&self, record: &SyncRecord) -> Option<String> {
         let has_led = match self.needs_promises {
@@ -49,12 +61,15 @@ impl LeaseCandidate<'_> {
 /// Checks that a server may take a free lease at its start.
 pub(crate) fn may_begin(seen: &LeaseContents, own: &LeaseCandidate<'_>) -> Result<(), LeaseError> {
     let Some(record) = &seen.record else {
-        return Ok(());
+        return match own.follows {
+            true => Err(LeaseError::NoRecord),
+            false => Ok(()),
+        };
     };
     if record.primary == own.name {
         return own.lacks(record).map_or(Ok(()), |what| Err(LeaseError::Older(what)));
     }
-    match !own.needs_promises && record.in_sync.iter().any(|name| name == own.name) {
+    match !own.needs_promises && own.is_named(record) {
         true => Ok(()),
         false => Err(LeaseError::Behind {
             primary: record.primary.clone(),
@@ -73,14 +88,19 @@ pub(crate) fn free_count(seen: &LeaseContents, own: &str) -> u32 {
 
 /// True if a standby takes over by itself. `tried` is the epoch of its last attempt, which the store may have recorded without confirming
 /// it. Such a record no longer says which standbys were in sync.
-pub(crate) fn may_take_over(seen: &LeaseContents, own: &Holder, tried: Option<u32>) -> bool {
+pub(crate) fn may_take_over(
+    seen: &LeaseContents,
+    own: &Holder,
+    candidate: &LeaseCandidate<'_>,
+    tried: Option<u32>,
+) -> bool {
     let Some(record) = &seen.record else {
         return false;
     };
     let is_written = record.primary == own.name && Some(record.epoch) == tried;
     match &seen.holder {
         Some(holder) => is_written && holder == own,
-        None => is_written || record.in_sync.contains(&own.name),
+        None => is_written || candidate.is_named(record),
     }
 }
 
@@ -116,6 +136,58 @@ impl ByHand {
 mod tests {
     use super::*;
 
+    /// A standby that the primary of epoch 7 told that it is in sync.
+    fn standby(name: &str) -> LeaseCandidate<'_> {
+        LeaseCandidate {
+            name,
+            node: "n".into(),
+            reached: ReachedEpoch {
+                epoch: 7,
+                claimed: None,
+            },
+            end: Lsn(100),
+            needs_promises: false,
+            follows: true,
+            was_in_sync: true,
+            heard: 7,
+        }
+    }
+
+    #[test]
+    fn a_name_in_the_record_is_of_use_to_the_directory_that_was_told_so() {
+        let own = Holder {
+            name: "a".into(),
+            url: None,
+            instance: 1,
+        };
+        let record = SyncRecord {
+            primary: "b".into(),
+            epoch: 7,
+            in_sync: vec!["a".into()],
+            node: "m".into(),
+            lsn: 100,
+        };
+        let mut seen = LeaseContents {
+            holder: None,
+            record: Some(record),
+            versions: (1, 1),
+        };
+        let restored = LeaseCandidate {
+            was_in_sync: false,
+            ..standby("a")
+        };
+        let ahead_of_an_old_record = LeaseCandidate {
+            heard: 8,
+            ..standby("a")
+        };
+        for (candidate, may) in [(standby("a"), true), (restored, false), (ahead_of_an_old_record, false)] {
+            assert_eq!(may_take_over(&seen, &own, &candidate, None), may);
+            assert_eq!(may_begin(&seen, &candidate).is_ok(), may);
+        }
+        seen.record = None;
+        assert!(may_begin(&seen, &standby("a")).is_err());
+    }
+
     #[test]
     fn start_needs_the_directory_that_led_or_a_place_in_the_record_where_no_promises_decide() {
         let seen = |primary: &str| LeaseContents {
@@ -141,11 +213,11 @@ mod tests {
         ] {
             let may = |name, needs_promises| {
                 let own = LeaseCandidate {
-                    name,
                     node: node.to_owned(),
                     reached: ReachedEpoch { epoch, claimed },
                     end: Lsn(end),
                     needs_promises,
+                    ..standby(name)
                 };
                 may_begin(&seen(primary), &own).is_ok()
             };

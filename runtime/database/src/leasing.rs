@@ -22,6 +22,7 @@ use crate::{
     lease_rules::{ByHand, free_count, may_begin, may_take_again, may_take_over},
     lease_store::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord},
     membership,
+    promotion::Takeover,
     standby_service::NodeReplication,
 };
 
@@ -61,6 +62,11 @@ pub enum LeaseError {
          with --standby-of. Where the other servers are lost for good, promote it then (--force --accept-loss)"
     )]
     Older(String),
+    #[error(
+        "the lease has no record of this database, and this directory is a standby's: start it with --standby-of. If no other server of this \
+         database leads, run `reprise node lead DIR --accept-loss`, then start it again"
+    )]
+    NoRecord,
     #[error("the server stops")]
     Stops,
     #[error(transparent)]
@@ -182,8 +188,9 @@ impl LeaseManager {
         self.store.lock().expect("a store does not panic")
     }
 
+    /// Returns the time by the clock that counts suspended time: the store's clock goes on while this machine is suspended.
     fn now_ns(&self) -> u64 {
-        self.shared.clock.monotonic_ns()
+        self.shared.clock.boot_ns()
     }
 
     fn is_stopping(&self) -> bool {
@@ -223,7 +230,7 @@ impl LeaseManager {
     }
 
     fn read_store(&self) -> Result<LeaseContents, StoreError> {
-        let asked_ns = self.now_ns();
+        let asked_ns = self.shared.clock.monotonic_ns();
         let seen = self.store().read()?;
         let mut state = self.lock();
         (state.seen, state.read_ns) = (Some(seen.clone()), asked_ns);
@@ -287,7 +294,7 @@ impl LeaseManager {
 
     fn open_epoch(&self, seen: &LeaseContents, replication: &NodeReplication) -> Result<(), LeaseError> {
         let own = match self.lock().epoch {
-            0 => replication.own_epoch(),
+            0 => replication.opening_epoch(),
             _ => replication.log.epoch(), // an earlier try saved it
         };
         may_begin(seen, &replication.candidate(&self.own.name))?;
@@ -317,13 +324,15 @@ impl LeaseManager {
         Ok(opened.map(|()| is_taken).map_err(LeaseError::Log))
     }
 
-    /// Saves a standby's claim before it asks for the lease, and returns its epoch.
-    fn claim(&self, seen: &LeaseContents) -> Result<u32, Arc<str>> {
+    /// Saves a standby's claim before it asks for the lease, and returns its epoch. `loses`: an operator accepts a loss.
+    fn claim(&self, seen: &LeaseContents, loses: bool) -> Result<u32, Arc<str>> {
         let replication = self.replication.upgrade().ok_or("the server stops")?;
         // The epoch in which the promotion begins. No other server may take it.
         let highest = replication.log.epoch().later(replication.promises.bound());
         let free = highest.count().saturating_add(1).max(free_count(seen, &self.own.name));
-        let kept = replication.node.change(|document| cutting::claim(document, free));
+        let kept = replication
+            .node
+            .change(|document| cutting::claim_lease(document, free, loses));
         let error = |error| format!("that this server asks for the lease can't be kept here: {error}");
         kept.map_err(|failed| error(failed).into())
     }
@@ -467,11 +476,7 @@ impl LeaseManager {
         match self.read_store() {
             Ok(seen) => {
                 self.record_success();
-                let tried = self.lock().tried;
-                if is_due
-                    && may_take_over(&seen, &self.own, tried)
-                    && let Err(error) = self.take_over(&seen)
-                {
+                if is_due && let Err(error) = self.take_over(&seen) {
                     self.record_error(&error);
                 }
             }
@@ -482,7 +487,9 @@ impl LeaseManager {
     }
 
     fn take_over(self: &Arc<Self>, seen: &LeaseContents) -> Result<(), StoreError> {
-        let Some(replication) = self.replication.upgrade() else {
+        let (tried, replication) = (self.lock().tried, self.replication.upgrade());
+        let may = |own: &Arc<NodeReplication>| may_take_over(seen, &self.own, &own.candidate(&self.own.name), tried);
+        let Some(replication) = replication.filter(may) else {
             return Ok(());
         };
         // Another thread promotes this server now, or this server can't be the primary.
@@ -494,7 +501,8 @@ impl LeaseManager {
         if replication.check_takeover().is_err() {
             return Ok(());
         }
-        let taken = self.claim(seen).map_err(StoreError);
+        let loses = self.lock().accepted.is_some();
+        let taken = self.claim(seen, loses).map_err(StoreError);
         let taken = taken.and_then(|epoch| self.take(seen, (epoch, replication.candidates(seen))));
         let mut state = self.lock();
         state.tried = Some(state.epoch);
@@ -664,27 +672,27 @@ impl LeaseManager {
             }
             let stops = || ReplicationError::Unavailable("the server stops".into());
             let replication = self.replication.upgrade().ok_or_else(stops)?;
+            // An earlier attempt may have written the record without an answer. This server then reports the loss that it accepted, once it is
+            // the primary. After a restart the operator has to accept it again.
+            let is_own = |record: &SyncRecord| record.primary == self.own.name;
+            let before = self.lock().accepted.clone();
+            let before = before.filter(|_| seen.record.as_ref().is_some_and(is_own));
             let is_sure = by.is_checked_later
                 || by.is_given(&seen, &self.own.name)
                 || may_begin(&seen, &replication.candidate(&self.own.name)).is_ok();
-            if !is_sure && !by.accepts_loss {
+            if !is_sure && before.is_none() && !by.accepts_loss {
                 return Err(ReplicationError::OutOfSync(lost));
             }
-            // An earlier attempt may have written the record without an answer. This server then reports the loss that it accepted, once it is
-            // the primary.
-            let is_own = seen
-                .record
-                .as_ref()
-                .is_some_and(|record| record.primary == self.own.name);
-            let accepted = match is_sure {
-                true => self.lock().accepted.clone().filter(|_| is_own),
+            let accepted = match is_sure || before.is_some() {
+                true => before,
                 false => Some(lost.clone()),
             };
             let mut state = self.lock();
             state.accepted.clone_from(&accepted);
             state.before.clone_from(&seen.record);
             drop(state);
-            let epoch = self.claim(&seen).map_err(ReplicationError::Unavailable)?;
+            let claimed = self.claim(&seen, accepted.is_some());
+            let epoch = claimed.map_err(ReplicationError::Unavailable)?;
             let candidates = replication.candidates(&seen);
             if self.take(&seen, (epoch, candidates)).map_err(unavailable)? {
                 return Ok(accepted);
@@ -770,29 +778,5 @@ impl Work for LeaseThread {
             true => leasing.hold(),
             false => leasing.watch(),
         }
-    }
-}
-
-/// The work that makes a standby with the lease the primary.
-struct Takeover {
-    leasing: Arc<LeaseManager>,
-    replication: Arc<NodeReplication>,
-}
-
-impl Work for Takeover {
-    fn run(mut self: Box<Self>) {
-        self.step();
-    }
-
-    fn step(&mut self) -> Step {
-        let _promoting = self.leasing.begin_promotion();
-        // An operator may have promoted this server meanwhile.
-        if self.replication.router.role() == Role::Standby {
-            match self.replication.take_over() {
-                Ok(_) => self.leasing.record_promotion(),
-                Err(error) => self.leasing.abandon_takeover(&error.to_string()),
-            }
-        }
-        Step::Over
     }
 }

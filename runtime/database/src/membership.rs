@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 
-use reprise_base::{Lsn, Role};
+use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
 use reprise_router::{LaggingStandby, PeerMember, StandbyPhase};
 use reprise_ship::Member;
@@ -26,7 +26,7 @@ pub struct MemberAnswer {
     pub member: MemberAddress,
     pub is_primary: bool,
     /// Epoch in which the member leads, or that of the last record that it has.
-    pub epoch: u32,
+    pub epoch: Epoch,
     /// URL of the primary that it follows.
     pub primary: Option<String>,
 }
@@ -48,6 +48,9 @@ pub(crate) struct StoredMember {
     /// URL at which the standby was reached last. None: it is not known, or an operator had this server lead since.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     url: Option<String>,
+    /// Identity of the standby's directory, in hexadecimal digits. None: it told none.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    node: Option<String>,
 }
 
 impl StoredMember {
@@ -61,6 +64,7 @@ impl StoredMember {
             counted: false,
             was_in_sync: false,
             url: None,
+            node: None,
         }
     }
 
@@ -73,6 +77,7 @@ impl StoredMember {
             counted: standby.is_counted,
             was_in_sync: false,
             url: standby.url.as_deref().map(str::to_owned),
+            node: standby.node.map(|node| format!("{node:016x}")),
         }
     }
 
@@ -84,6 +89,7 @@ impl StoredMember {
             is_in_sync: self.in_sync,
             is_counted: self.counted,
             url: self.url.as_deref().map(Into::into),
+            node: self.node.as_ref().and_then(|node| u64::from_str_radix(node, 16).ok()),
         }
     }
 
@@ -113,6 +119,11 @@ impl StoredMember {
         }
     }
 
+    /// Takes the standby for out of sync: it has what another level asked for.
+    pub fn leave_sync(&mut self) {
+        self.in_sync = false;
+    }
+
     /// Ends the epoch in which it was in sync.
     fn end(&mut self) {
         self.was_in_sync |= self.in_sync;
@@ -132,12 +143,14 @@ impl Database {
         if info.role != Role::Primary || info.lease.is_some() {
             return None;
         }
+        // A standby that has another name since then is still listed under its old one.
+        let is_other = |member: &MemberAddress| Some(&*member.url) != info.primary.as_deref();
         let is_lost = |member: &MemberAddress| {
             let known = info.standbys.iter().find(|standby| standby.name == member.name);
             known.is_some_and(|standby| standby.state == StandbyPhase::Lost)
         };
         let members = self.node()?.read(NodeDocument::members_to_ask);
-        Some(members.into_iter().filter(is_lost).collect())
+        Some(members.into_iter().filter(is_lost).filter(is_other).collect())
     }
 }
 
@@ -226,6 +239,7 @@ pub(crate) fn count_on(members: &mut Vec<StoredMember>, set: &[PeerMember]) {
         if members.iter().all(|member| member.name != counted.name) {
             members.push(StoredMember {
                 counted: true,
+                url: Some(counted.url.clone()).filter(|url| !url.is_empty()),
                 ..StoredMember::unknown(&counted.name, counted.from)
             });
         }
@@ -282,6 +296,7 @@ mod tests {
                 is_in_sync: word.starts_with('+'),
                 is_counted: true,
                 url: None,
+                node: None,
             }
         };
         words.split_whitespace().map(standby).collect()

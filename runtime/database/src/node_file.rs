@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use reprise_base::{Epoch, Lsn, NodeProcess, Role, Safety, check_node_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, entropy};
 use reprise_failover::NodeId;
+use reprise_log::parse_segment_name;
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -44,7 +45,7 @@ pub struct NodeDocument {
     format: u32,
     /// Grows with each save.
     version: u64,
-    /// Identity of the data directory in hexadecimal digits, drawn with the first save. A restored backup draws another one.
+    /// Identity of the data directory in hexadecimal digits. A start draws it, and the first save keeps it. A restored backup draws another one.
     pub node: String,
     /// Starts in which the node took part in replication.
     pub starts: u64,
@@ -58,6 +59,9 @@ pub struct NodeDocument {
     /// Highest epoch of another primary that a member told when this node was to start as the primary; 0: none.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub(crate) told_epoch: u32,
+    /// Highest epoch for which this node asked its peers for promises; 0: none. A withdrawal of an earlier question may still come to them.
+    #[serde(default, skip_serializing_if = "is_zero")]
+    pub(crate) asked: u32,
     /// The epochs that this node led, if any.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub(crate) led: Option<Leadership>,
@@ -138,13 +142,15 @@ impl NodeDocument {
     }
 
     fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
-        let own = self.led.as_ref().map_or(0, Leadership::last_epoch);
-        let has_later =
-            |answer: &&MemberAnswer| answer.epoch > own || (answer.is_primary && answer.epoch == own && own > 0);
+        let own = self.own_epoch(0);
+        let is_rival = |answer: &&MemberAnswer| match &self.led {
+            Some(led) => led.is_rival(answer.epoch, own),
+            None => answer.epoch.count() > 0,
+        };
         let Some(later) = answers
             .iter()
-            .filter(has_later)
-            .max_by_key(|answer| (answer.is_primary, answer.epoch))
+            .filter(is_rival)
+            .max_by_key(|answer| (answer.is_primary, answer.epoch.count()))
         else {
             return Ok(());
         };
@@ -258,6 +264,15 @@ impl NodeFile {
         }
     }
 
+    /// Draws the identity of a directory that has none, so that its first epochs carry it. The next save keeps it.
+    fn draw_identity(&self) -> Result<(), DiskError> {
+        let mut document = self.lock();
+        if document.node.is_empty() {
+            document.node = format!("{:016x}", draw()?);
+        }
+        Ok(())
+    }
+
     fn lock(&self) -> MutexGuard<'_, NodeDocument> {
         self.durable.lock().expect("held for a copy or a store")
     }
@@ -324,11 +339,11 @@ impl NodeFile {
     /// document keeps the epoch, so that an operator who has this node lead all the same gets a later one.
     ///
     /// # Errors
-    /// A member leads in this node's last epoch or a later one, or has records of a later one; or the document can't be saved.
+    /// A member leads, or has records of a primary, in a later epoch or in one that was taken beside this node; or the document can't be saved.
     pub fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
         let checked = self.read(|document| document.check_answers(answers));
         if checked.is_err() {
-            let highest = answers.iter().map(|answer| answer.epoch).max().unwrap_or(0);
+            let highest = answers.iter().map(|answer| answer.epoch.count()).max().unwrap_or(0);
             self.change(|document| document.told_epoch = document.told_epoch.max(highest))?;
         }
         checked
@@ -413,6 +428,7 @@ pub(crate) fn check_opening(
         return Ok(Some(NodeFile::open_to_read(root)));
     }
     let node = NodeFile::open(root)?;
+    node.draw_identity()?;
     let document = node.document();
     match (document.health, document.handed_over) {
         (DirHealth::TablesDiffer(what), _) => Err(OpenError::Differs { what }),
@@ -423,8 +439,19 @@ pub(crate) fn check_opening(
             lsn: Lsn(handed_over.lsn),
         }),
         _ if document.follows && part == DirectoryUse::Primary => Err(OpenError::IsStandby),
+        _ if document.follows && role == Role::Primary && !has_log(around)? => Err(OpenError::MustBootstrap {
+            why: "it is a standby's, and its log is gone".to_owned(),
+        }),
         _ => Ok(Some(node)),
     }
+}
+
+fn has_log(around: &Environment) -> Result<bool, DiskError> {
+    let files = around
+        .folders
+        .as_ref()
+        .map_or(Ok(Vec::new()), |folders| folders.log.list())?;
+    Ok(files.iter().any(|name| parse_segment_name(name).is_some()))
 }
 
 /// Records the NVRAM region that the directory uses from now on.
@@ -502,25 +529,32 @@ mod tests {
         let disk = SimDisk::new();
         let file = open(&disk).expect("an empty one");
         cutting::keep_level(&file, Safety::TwoSafe, 4).expect("saved");
-        let answer = |is_primary, epoch| MemberAnswer {
+        cutting::keep_level(&file, Safety::Quorum, 6).expect("started again out of reach, at another level");
+        let own = file.own_epoch(0);
+        let of = |writer, (is_primary, count)| MemberAnswer {
+            epoch: Epoch::new(count, writer),
             member: MemberAddress {
                 name: "b".into(),
                 url: "http://b:1".into(),
             },
             is_primary,
-            epoch,
             primary: Some("http://c:1".into()),
         };
+        let ours = |count| of(own.writer(), (false, count));
+        let other = |is_primary, count| of(!own.writer(), (is_primary, count));
         for (answers, refused) in [
             (vec![], None),
-            (vec![answer(false, 4), answer(true, 3)], None),
-            (
-                vec![answer(false, 4), answer(true, 4)],
-                Some("b at http://b:1 leads in epoch 4"),
-            ),
-            (vec![answer(false, 5)], Some("has records of a primary in epoch 5")),
-            (vec![answer(false, 5)], Some("--standby-of http://c:1.")),
-            (vec![answer(false, 6), answer(true, 5)], Some("leads in epoch 5")),
+            // This node took the place of a primary of epoch 3.
+            (vec![ours(6), ours(4), other(false, 3), other(true, 3)], None),
+            (vec![ours(6), other(true, 6)], Some("b at http://b:1 leads in epoch 6")),
+            // It was promoted before this node began its last epochs.
+            (vec![other(true, 5)], Some("leads in epoch 5")),
+            (vec![other(false, 5)], Some("has records of a primary in epoch 5")),
+            (vec![other(false, 6)], Some("has records of a primary in epoch 6")),
+            (vec![other(false, 7)], Some("--standby-of http://c:1.")),
+            (vec![other(false, 8), other(true, 7)], Some("leads in epoch 7")),
+            // This directory is an old copy.
+            (vec![ours(7)], Some("has records of a primary in epoch 7")),
         ] {
             let message = file.check_answers(&answers).err().map(|error| error.to_string());
             match (&message, refused) {
@@ -530,10 +564,30 @@ mod tests {
             }
         }
         let document = open(&disk).expect("read").document();
-        assert_eq!(document.told_epoch, 6);
+        assert_eq!(document.told_epoch, 8);
         file.make_primary().expect("saved");
-        assert_eq!(cutting::unused_count(&file), 7);
+        assert_eq!(cutting::unused_count(&file), 9);
         assert_eq!(file.document().told_epoch, 0);
+        // The operator chose: the other primary is replaced.
+        cutting::keep_level(&file, Safety::Quorum, 9).expect("saved");
+        file.check_answers(&[other(true, 7)]).expect("this node leads");
+        let promoted = file.change(|document| cutting::begin_leading(document, 12));
+        assert_eq!(promoted, Ok(12));
+        cutting::keep_level(&file, Safety::Quorum, 12).expect("saved");
+        file.check_answers(&[other(true, 11)])
+            .expect("a promotion replaces the primary before");
+        file.check_answers(&[other(true, 12)]).expect_err("another promotion");
+    }
+
+    #[test]
+    fn a_directory_that_gets_first_files_is_a_standbys() {
+        let disk = SimDisk::new();
+        let file = open(&disk).expect("an empty one");
+        crate::forget_earlier_log(&file).expect("saved");
+        assert!(
+            open(&disk).expect("read").document().follows,
+            "a start without a primary is refused"
+        );
     }
 
     #[test]

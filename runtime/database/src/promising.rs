@@ -1,7 +1,10 @@
 //! Promises. A standby that is to lead asks the other standbys to follow no earlier primary any more, and to report how far they are. Without the
 //! promise, the old primary could still answer with their help.
 
-use std::sync::{Arc, Mutex, MutexGuard, atomic::Ordering};
+use std::sync::{
+    Arc, Mutex, MutexGuard,
+    atomic::{AtomicBool, Ordering},
+};
 
 use reprise_base::{Epoch, Lsn, Role, Safety, limits::STANDBYS_MAX};
 use reprise_env::DiskError;
@@ -65,12 +68,18 @@ pub(crate) struct Promises {
     node: Arc<NodeFile>,
     /// A promise restricts from the moment when it is asked for, also if it can't be saved.
     given: Mutex<Vec<StoredPromise>>,
+    /// This server begins to lead, and promises nothing. Changed under the lock of `given`.
+    leads: AtomicBool,
 }
 
 impl Promises {
     pub fn open(node: Arc<NodeFile>) -> Self {
         let given = Mutex::new(node.read(|document| document.promises.clone()));
-        Self { node, given }
+        Self {
+            node,
+            given,
+            leads: AtomicBool::new(false),
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<StoredPromise>> {
@@ -84,6 +93,23 @@ impl Promises {
     /// Returns the epoch before which this server follows no primary.
     pub fn bound(&self) -> Epoch {
         self.newest().map(|promise| promise.epoch()).unwrap_or_default()
+    }
+
+    /// Has this server give no promise until `end_leading`, because it leads in this epoch. Err: it has promised the epoch, or a later one.
+    pub fn begin_leading(&self, epoch: Epoch) -> Result<(), ReplicationError> {
+        let given = self.lock();
+        if let Some(last) = given.last().filter(|last| !epoch.is_after(last.epoch())) {
+            let reason = format!("{} meanwhile: promote that server, or try again", last.describe());
+            return Err(ReplicationError::Unavailable(reason.into()));
+        }
+        self.leads.store(true, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// The server leads, or its promotion failed. A primary promises nothing either.
+    pub fn end_leading(&self) {
+        let _given = self.lock();
+        self.leads.store(false, Ordering::Relaxed);
     }
 
     fn given_promises(&self) -> Vec<(Epoch, String)> {
@@ -111,8 +137,11 @@ impl Promises {
     fn give(&self, promise: StoredPromise, followed: Epoch) -> Result<(), ReplicationError> {
         let refuse = |reason: String| Err(ReplicationError::Unavailable(reason.into()));
         let mut given = self.lock();
+        if self.leads.load(Ordering::Relaxed) {
+            return refuse("this server is about to lead".to_owned());
+        }
         if let Some(last) = given.last() {
-            let is_same = (last.epoch, &last.name) == (promise.epoch, &promise.name);
+            let is_same = (last.epoch(), &last.name) == (promise.epoch(), &promise.name);
             if last.epoch >= promise.epoch && !is_same {
                 return Ok(());
             }
@@ -252,6 +281,11 @@ impl NodeReplication {
                 url: asked.url.as_deref().map(str::to_owned),
             };
             self.promises.give(promise, known)?;
+            if self.router.role() != Role::Standby {
+                // It was promoted meanwhile.
+                self.promises.withdraw(asked.epoch, &asked.name)?;
+                return Err(ReplicationError::IsPrimary(self.log.epoch()));
+            }
         }
         // From now on this server acknowledges nothing more to an earlier primary.
         Ok(self.answer())
@@ -312,17 +346,22 @@ impl NodeReplication {
     }
 
     /// Asks the other standbys for a promise of an epoch, `at_least` or a later one. By their answers it decides which acknowledged writes may be
-    /// lost.
-    pub(crate) fn collect_promises(&self, at_least: Epoch) -> PromiseRound {
+    /// lost. Each epoch is saved before it is asked for, and asked for once. So a withdrawal that comes late takes no later promise back.
+    pub(crate) fn collect_promises(&self, at_least: Epoch) -> Result<PromiseRound, ReplicationError> {
         let (mut epoch, mut tries_left) = (at_least, DRAWS_MAX);
         loop {
+            let kept = self
+                .node
+                .change(|document| document.asked = document.asked.max(epoch.count()));
+            let unavailable = |error| format!("that this server asks for epoch {epoch} can't be saved here: {error}");
+            kept.map_err(|error| ReplicationError::Unavailable(unavailable(error).into()))?;
             self.claimed.store(epoch.count(), Ordering::Release);
             let mut asked = self.ask_others(epoch);
             asked.epoch = epoch;
             tries_left -= 1;
             if epoch.is_after(asked.taken) || tries_left == 0 {
                 asked.lost = self.find_losses(&asked.answers);
-                return asked;
+                return Ok(asked);
             }
             self.withdraw(&asked);
             epoch = epoch.behind(asked.taken);
@@ -441,6 +480,15 @@ mod tests {
             promises.check(epoch(4, "a")).expect("it is later");
         }
         let promises = open();
+        // Another server took the name, and knows of the same epochs.
+        let namesake = StoredPromise {
+            writer: !writer("b"),
+            ..promise(3, "b")
+        };
+        promises
+            .give(namesake, Epoch::new(1, 0))
+            .expect("it is b's, and stays so");
+        assert_eq!(promises.bound(), epoch(3, "b"));
         give(&promises, 5, "c").expect("it is later");
         promises.withdraw(epoch(5, "b"), "b").expect("it has none");
         assert_eq!(
@@ -453,6 +501,26 @@ mod tests {
         assert_eq!(promises.bound(), epoch(3, "b"));
         promises.withdraw(epoch(3, "b"), "b").expect("saved");
         assert_eq!(open().bound(), Epoch::default());
+    }
+
+    #[test]
+    fn a_server_that_begins_to_lead_gives_no_promise_and_one_that_gave_it_does_not_lead() {
+        let promises = Promises::open(NodeFile::open(Arc::new(SimDisk::new())).expect("read"));
+        let give = |epoch| {
+            let promise = StoredPromise {
+                epoch,
+                writer: 0,
+                name: "b".into(),
+                url: None,
+            };
+            promises.give(promise, Epoch::new(1, 0))
+        };
+        give(5).expect("given");
+        promises.begin_leading(epoch(5, "a")).expect_err("b may lead in it");
+        promises.begin_leading(epoch(6, "a")).expect("b's is earlier");
+        give(7).expect_err("this server leads in 6");
+        promises.end_leading();
+        give(7).expect("its promotion failed");
     }
 
     #[test]

@@ -1,8 +1,9 @@
 //! A standby becomes the primary: by an operator's word, or by the lease.
 
-use std::sync::atomic::Ordering;
+use std::sync::{Arc, atomic::Ordering};
 
 use reprise_base::{Epoch, Lsn, Role};
+use reprise_env::{Step, Work};
 use reprise_router::{LossCause, PeerMember, PromoteOptions, PromotionResult, ReplicationError};
 
 use crate::{
@@ -10,6 +11,7 @@ use crate::{
     database::Database,
     lease_rules::{ByHand, LeaseCandidate},
     lease_store::LeaseContents,
+    leasing::LeaseManager,
     promising::PromiseRound,
     standby_service::NodeReplication,
 };
@@ -80,7 +82,7 @@ impl NodeReplication {
         let at_least = at_least.later(self.granted_epoch());
         let asked = match asks {
             Some(accepts_loss) => {
-                let asked = self.collect_promises(at_least);
+                let asked = self.collect_promises(at_least)?;
                 if let Some(lost) = asked.lost.clone().filter(|_| !accepts_loss) {
                     self.withdraw(&asked);
                     return Err(ReplicationError::OutOfSync(lost));
@@ -115,6 +117,19 @@ impl NodeReplication {
     ) -> Result<PromotionResult, ReplicationError> {
         database.adopt_safety();
         let at_least = at_least.later(self.granted_epoch()).behind(self.log.epoch());
+        // Another server may have asked this one since it asked the others.
+        self.promises.begin_leading(at_least)?;
+        let promoted = self.begin_reign(database, at_least, set);
+        self.promises.end_leading();
+        promoted
+    }
+
+    fn begin_reign(
+        &self,
+        database: &Database,
+        at_least: Epoch,
+        set: Option<Vec<PeerMember>>,
+    ) -> Result<PromotionResult, ReplicationError> {
         let siblings = self.synced.siblings(self.log.start());
         let epoch = self.begin_promotion(&siblings, set.as_deref(), at_least)?;
         let promoted = database.promote_in(epoch);
@@ -180,12 +195,16 @@ impl NodeReplication {
     /// Returns this server as the rules of the lease take it.
     pub(crate) fn candidate<'a>(&self, name: &'a str) -> LeaseCandidate<'a> {
         let received = self.log.received().map(|position| position.lsn);
+        let status = self.synced.status();
         LeaseCandidate {
             name,
             node: self.own_node(),
             reached: self.reached(),
             end: received.unwrap_or_else(|| self.log.filled()),
             needs_promises: self.is_decided_by_promises(),
+            follows: self.node.read(|document| document.follows),
+            was_in_sync: status.as_ref().is_some_and(|status| status.has_been_in_sync),
+            heard: self.log.written_epoch().later(self.synced.epoch()).count(),
         }
     }
 
@@ -202,5 +221,29 @@ impl NodeReplication {
 
     fn received_end(&self) -> Lsn {
         self.log.received().map(|position| position.lsn).unwrap_or_default()
+    }
+}
+
+/// The work that makes a standby with the lease the primary.
+pub(crate) struct Takeover {
+    pub leasing: Arc<LeaseManager>,
+    pub replication: Arc<NodeReplication>,
+}
+
+impl Work for Takeover {
+    fn run(mut self: Box<Self>) {
+        self.step();
+    }
+
+    fn step(&mut self) -> Step {
+        let _promoting = self.leasing.begin_promotion();
+        // An operator may have promoted this server meanwhile.
+        if self.replication.router.role() == Role::Standby {
+            match self.replication.take_over() {
+                Ok(_) => self.leasing.record_promotion(),
+                Err(error) => self.leasing.abandon_takeover(&error.to_string()),
+            }
+        }
+        Step::Over
     }
 }

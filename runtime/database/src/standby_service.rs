@@ -345,10 +345,11 @@ impl NodeReplication {
     fn expected(&self, is_promoted: bool) -> Vec<Member> {
         let mut expected = membership::load(&self.node);
         let durable = self.log.durable();
+        let is_other_level = cutting::led_at_other_level(&self.node, self.safety());
         for standby in &mut expected {
             // The standby may have records that are not durable here. Other records now get those LSNs.
             standby.persisted = standby.persisted.min(durable);
-            standby.is_in_sync &= !is_promoted;
+            standby.is_in_sync &= !is_promoted && !is_other_level;
         }
         expected
     }

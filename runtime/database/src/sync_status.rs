@@ -125,7 +125,7 @@ pub(crate) struct SyncStatusStore {
 pub fn forget_earlier_log(node: &NodeFile) -> Result<(), DiskError> {
     node.change(|document| {
         forget_log(document);
-        document.health = DirHealth::Good;
+        (document.health, document.follows) = (DirHealth::Good, true);
     })
 }
 

@@ -27,7 +27,7 @@ const EVERYTHING: Lsn = Lsn(u64::MAX);
 /// The time until which this server may answer without standbys.
 pub struct LeaseClock {
     clock: Arc<dyn Clock>,
-    /// By the monotonic clock; 0: not now.
+    /// By the clock that counts suspended time; 0: not now.
     until_ns: AtomicU64,
 }
 
@@ -46,7 +46,7 @@ impl LeaseClock {
     /// Returns the nanoseconds for which the lease lasts; 0: it is over.
     pub fn left_ns(&self) -> u64 {
         let until_ns = self.until_ns.load(Ordering::Acquire);
-        until_ns.saturating_sub(self.clock.monotonic_ns())
+        until_ns.saturating_sub(self.clock.boot_ns())
     }
 
     /// True if the lease is not over.

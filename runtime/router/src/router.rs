@@ -235,7 +235,12 @@ impl Router {
         let waiting = config.shared.waiting.iter();
         NodeStatus {
             role: self.role(),
-            epoch: log.map(Log::epoch),
+            // A standby whose promotion failed has no record of that epoch.
+            epoch: log.map(|log| match (self.role(), log.received()) {
+                (Role::Standby, Some(received)) => received.epoch,
+                (Role::Standby, None) => log.written_epoch(),
+                (Role::Primary | Role::ReadOnly, _) => log.epoch(),
+            }),
             log: self.0.config.shared.logging.rule.name(),
             device: log.map(|_| if config.nvram.is_some() { "nvram" } else { "file" }),
             nvram: config.nvram.clone().zip(log.and_then(Log::nvram_status)),

@@ -80,13 +80,15 @@ pub struct Member {
     pub is_counted: bool,
     /// URL at which other servers reach it, as it told when it connected last.
     pub url: Option<Arc<str>>,
+    /// Identity of the directory that had the name last.
+    pub node: Option<u64>,
 }
 
 impl Member {
     /// Checks whether both describe one server in one state of the sync set.
     fn is_alike(&self, other: &Self) -> bool {
-        (&self.name, self.is_in_sync, self.is_counted, &self.url)
-            == (&other.name, other.is_in_sync, other.is_counted, &other.url)
+        (&self.name, self.is_in_sync, self.is_counted, &self.url, self.node)
+            == (&other.name, other.is_in_sync, other.is_counted, &other.url, other.node)
     }
 }
 
@@ -103,8 +105,12 @@ pub(crate) struct StandbyEntry {
     pub process: Option<NodeProcess>,
     /// URL at which other servers reach it.
     pub url: Option<Arc<str>>,
+    /// Identity of the directory that had the name last, also before this server's start.
+    pub node: Option<u64>,
     /// When its last frame came; 0: none came since this server started.
     pub heard_ns: u64,
+    /// When its last report of this primary's epoch came; 0: none came. A standby that follows another primary by now greets, and reports nothing.
+    pub followed_ns: u64,
     /// It is connected, and was not heard for a while.
     pub is_silent: bool,
     /// The standby has not come back since this server's start, and still has time for that.
@@ -144,7 +150,9 @@ impl StandbyEntry {
             connection,
             process: None,
             url: None,
+            node: None,
             heard_ns: 0,
+            followed_ns: 0,
             is_silent: false,
             is_awaited: false,
             shipped: Lsn(0),

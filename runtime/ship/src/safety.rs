@@ -290,6 +290,7 @@ mod tests {
                 is_in_sync: member.sync == SyncState::In,
                 is_counted: member.is_counted,
                 url: None,
+                node: None,
             };
             all.iter().map(standby).collect()
         };

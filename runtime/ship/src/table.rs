@@ -282,11 +282,12 @@ impl StandbyTable {
         is_leaving
     }
 
-    /// Returns the time at which enough of the standbys that the level counts on had been heard, by the monotonic clock. None: that is not known.
+    /// Returns the time at which enough of the standbys that the level counts on still followed this primary, by the monotonic clock. None: that
+    /// is not known.
     pub fn confirmed_ns(&self) -> Option<u64> {
         let state = self.lock();
         let counted = state.standbys.values().filter(|standby| standby.is_counted);
-        let mut heard: Vec<u64> = counted.map(|standby| standby.heard_ns).collect();
+        let mut heard: Vec<u64> = counted.map(|standby| standby.followed_ns).collect();
         heard.sort_unstable_by(|a, b| b.cmp(a));
         let needed = needed_of(self.level, heard.len());
         heard.get(needed - 1).copied().filter(|heard_ns| *heard_ns != 0)
@@ -384,6 +385,7 @@ impl StandbyTable {
                     is_kept_in: expected.is_in_sync,
                     is_counted: expected.is_counted,
                     url: expected.url.clone(),
+                    node: expected.node,
                     awaited_until_ns: now_ns + RETURN_WAIT_NS,
                     is_awaited: true,
                     hold,
@@ -405,6 +407,7 @@ impl StandbyTable {
                 is_in_sync: standby.sync == SyncState::In,
                 is_counted: standby.is_counted || standby.is_confirmed,
                 url: standby.url.clone(),
+                node: standby.node,
             })
         });
         expected.collect()
@@ -434,10 +437,9 @@ impl StandbyTable {
         let standby = standbys
             .entry(name.clone())
             .or_insert_with(|| StandbyEntry::new(connection));
-        let is_other = standby
-            .process
-            .zip(joiner.process)
-            .is_some_and(|(a, b)| a.node != b.node);
+        let node = joiner.process.map(|process| process.node);
+        let is_other = standby.node.zip(node).is_some_and(|(known, node)| known != node);
+        standby.node = node.or(standby.node);
         standby.connection = connection;
         standby.state = StandbyStage::Joining;
         (standby.saved_status, standby.is_forgotten) = (0, false);
@@ -520,7 +522,7 @@ impl StandbyTable {
             .standbys
             .get_mut(name)
             .filter(|standby| standby.connection == connection)?;
-        (standby.progress, standby.heard_ns) = (*progress, now_ns);
+        (standby.progress, standby.heard_ns, standby.followed_ns) = (*progress, now_ns, now_ns);
         standby.freshness.record(now_ns, progress);
         let persisted = progress.persisted;
         let is_more = persisted > standby.persisted;

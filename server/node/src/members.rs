@@ -125,7 +125,7 @@ fn other_primary(asker: &Asker, asked: &[MemberAddress]) -> Option<Option<Primar
                 return Some(Some(PrimaryBeside {
                     name: member.name.clone(),
                     url: member.url.clone(),
-                    epoch: Epoch::new(status.epoch.unwrap_or(0), status.epoch_writer.unwrap_or(0)),
+                    epoch: epoch_of(&status),
                 }));
             }
             Ok(_) => {}
@@ -133,6 +133,11 @@ fn other_primary(asker: &Asker, asked: &[MemberAddress]) -> Option<Option<Primar
         }
     }
     is_known.then_some(None)
+}
+
+/// Returns the epoch that a server tells; that of count 0 without a log.
+fn epoch_of(status: &Status) -> Epoch {
+    Epoch::new(status.epoch.unwrap_or(0), status.epoch_writer.unwrap_or(0))
 }
 
 /// Asks all members at once. The threads of those that do not answer in time end by themselves.
@@ -197,7 +202,7 @@ impl Asker {
         Ok(Some(MemberAnswer {
             member: member.clone(),
             is_primary: status.role == PRIMARY,
-            epoch: status.epoch.unwrap_or(0),
+            epoch: epoch_of(&status),
             primary: None,
         }))
     }

@@ -16,6 +16,7 @@ fn standby(name: &str, lsn: u64, is_in_sync: bool) -> Member {
         is_in_sync,
         is_counted: false,
         url: None,
+        node: None,
     }
 }
 

@@ -96,7 +96,7 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
     // The key is the new primary's, and so it stays when the old one takes over again.
     wait_in_sync(&old);
     let promoted = service(&old).promote(ACCEPTING).expect("promoted");
-    assert_eq!(promoted.epoch.count(), 3);
+    assert_eq!(promoted.epoch.count(), 4);
     let lost = promoted.may_be_lost.expect("its primary alone answered");
     assert_eq!((lost.from, lost.is_proven()), (promoted.lsn, false));
     let reply = submit(&old, &[("open", Some("k"), i64s(&[9_000, 5]))]);
@@ -112,14 +112,16 @@ fn a_deposed_primary_keeps_what_only_it_has_aside_and_follows() {
 #[test]
 fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_the_same_number() {
     let parted = part(|old| fill(old, 5_000, 5));
-    let again = recovered(config(&parted.cluster.place("p"), 1));
-    fill(&again, 6_000, 20);
-    close(again);
+    for opening in 0..2 {
+        let again = recovered(config(&parted.cluster.place("p"), 1));
+        fill(&again, 6_000 + 100 * opening, 20);
+        close(again);
+    }
     let cut = match parted.cluster.cut_back("p").expect("asked") {
         CutBack::Cut(cut) => cut,
         other => panic!("{other:?}"),
     };
-    assert_eq!((Lsn(cut.from), cut.epoch), (parted.fork, 2));
+    assert_eq!((Lsn(cut.from), cut.epoch), (parted.fork, 3));
     parted.check_kept(&cut);
     parted.check_follows("p");
 }
@@ -127,7 +129,7 @@ fn a_deposed_primary_that_was_opened_by_itself_meanwhile_has_another_epoch_of_th
 #[test]
 fn primary_of_a_later_epoch_is_not_rewound() {
     let parted = part(|old| fill(old, 5_000, 5));
-    for opening in 0..2 {
+    for opening in 0..3 {
         let again = recovered(config(&parted.cluster.place("p"), 1));
         fill(&again, 6_000 + 100 * opening, 20);
         again.close().expect("close");

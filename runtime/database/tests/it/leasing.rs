@@ -645,6 +645,7 @@ fn standby_in_sync_in_an_earlier_epoch_is_not_in_sync_with_a_new_primary() {
     wait_until("it is recorded as in sync", || {
         cluster.in_sync().contains(&"p".to_owned())
     });
+    wait_in_sync(&first);
     wait_until("it is answered", || {
         open_account(&second, 3_000) == ReplyOutcome::Committed
     });

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use crate::common::{close, transfer};
-use crate::following::{ACCEPTING, Cluster, service, wait_seen, wait_until};
+use crate::following::{ACCEPTING, Cluster, FORCED, service, wait_seen, wait_until};
 use reprise_base::Epoch;
 use reprise_database::Database;
 use reprise_router::{PromiseQuestion, ReplicationError, StandbyPhase};
@@ -73,6 +73,23 @@ fn server_that_led_does_not_agree_that_it_did_not() {
     assert!(matches!(led, Err(ReplicationError::Unavailable(_))), "{led:?}");
     asked(&again, promoted.epoch.count() + 1).expect("it did not");
     close(again);
+}
+
+/// A withdrawal of the first question may come late. It must not take back a promise that was given to the second one.
+#[test]
+fn no_epoch_is_asked_for_twice() {
+    let (cluster, primary) = Cluster::with_bank(200);
+    let standby = cluster.standby_of(&primary, "s1");
+    close(primary);
+    let refused = service(&standby).promote(FORCED);
+    assert!(matches!(refused, Err(ReplicationError::OutOfSync(_))), "{refused:?}");
+    // Also behind a restart.
+    close(standby);
+    let standby = cluster.open_standby("s1");
+    let promoted = service(&standby).promote(ACCEPTING).expect("promoted");
+    assert_eq!(promoted.epoch.count(), 3);
+    close(standby);
+    cluster.no_primary();
 }
 
 /// Each of the two knows the same highest epoch, so both draw the count behind it.

@@ -190,3 +190,13 @@ fn nothing_is_answered_alone_once_the_lease_is_over_and_all_of_it_when_it_is_bac
     gate.release();
     assert!(waits.try_recv().is_ok_and(|outcome| outcome.is_ok()));
 }
+
+#[test]
+fn a_lease_ends_while_the_machine_is_suspended() {
+    let clock = Arc::new(SimClock::at_us(1));
+    let lease = LeaseClock::new(clock.clone());
+    lease.set_until(clock.boot_ns() + 1_000_000);
+    assert!(lease.is_valid());
+    clock.suspend_us(1_000);
+    assert!(!lease.is_valid());
+}

@@ -398,3 +398,53 @@ fn standby_with_a_difference_helps_no_write_at_quorum() {
     );
     assert_eq!(around.counted(), ["s1", "s2", "s3"], "it counts as one that is away");
 }
+
+#[test]
+fn a_standby_that_only_greets_confirms_no_primary() {
+    let mut around = Around::new(Safety::Quorum);
+    around.begin("s1", 1);
+    around.persist("s1", 1, 7);
+    around.tick(7, 7);
+    around.persist("s1", 1, 7); // it knows that it joins
+    around.tick(7, 7);
+    around.keep();
+    let followed_ns = around.table.confirmed_ns();
+    assert!(followed_ns.is_some() && around.counted() == ["s1"]);
+    around.tick(7, 7);
+    around.table.record_heard("s1", 1, around.now_ns);
+    around.begin("s1", 2);
+    assert_eq!(
+        around.table.confirmed_ns(),
+        followed_ns,
+        "it follows another one by now"
+    );
+}
+
+/// A restored or emptied directory under the name of a standby, when the primary was restarted.
+#[test]
+fn another_directory_does_not_take_a_name_over_as_in_sync() {
+    let node = |node| Joiner {
+        process: Some(NodeProcess {
+            node,
+            starts: 1,
+            nonce: node,
+        }),
+        ..Joiner::from("s1")
+    };
+    let mut around = Around::new(Safety::TwoSafe);
+    around.table.begin(&node(1), 1, 1).expect("taken");
+    around.table.begin_log("s1", 1, Lsn(0));
+    around.table.set_state("s1", 1, StandbyStage::Streaming);
+    around.persist("s1", 1, 7);
+    around.tick(7, 7);
+    around.persist("s1", 1, 7);
+    let kept = around.table.expected();
+    assert!(kept[0].is_in_sync && kept[0].node == Some(1));
+    for (joiner, is_in_sync) in [(node(1), true), (node(2), false)] {
+        let restarted = Around::new(Safety::TwoSafe);
+        restarted.table.expect(&kept[0], None, 1);
+        restarted.table.begin(&joiner, 2, 1).expect("taken");
+        restarted.table.begin_log("s1", 2, Lsn(7));
+        assert_eq!(restarted.table.expected()[0].is_in_sync, is_in_sync);
+    }
+}
