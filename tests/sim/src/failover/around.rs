@@ -17,7 +17,7 @@ use reprise_env::{
     Clock, MakeWork, SimClock, SimDisk, SimNet, Step, Stepper, ThreadHandle, Threads, Work,
     sim::{CrashPolicy, FaultPlan, FaultRandom},
 };
-use reprise_router::{ReplicationError, ReplicationService};
+use reprise_router::{PromiseQuestion, ReplicationError, ReplicationService};
 
 use super::{
     calls::Arrived,
@@ -37,6 +37,9 @@ const OPS_LOST: usize = 12;
 /// The thread that writes the log, and the longest time for which a slow disk keeps it, in nanoseconds.
 const LOG_WRITER: &str = "log-flusher";
 const SLOW_NS: u64 = 1_000_000_000;
+/// Longest time for which the network keeps a withdrawal of promises, in nanoseconds. One of this many is kept.
+const LATE_NS_MAX: u64 = 20_000_000_000;
+const LATE_RARENESS: u64 = 3;
 /// LSN behind every log.
 const VIEW_OVERSTATED: u64 = 1 << 40;
 
@@ -59,6 +62,20 @@ pub struct Peer {
     image: Option<SimDisk>,
 }
 
+/// A withdrawal of promises that comes when its sender waits no longer.
+struct LateWithdrawal {
+    due_ns: u64,
+    from: usize,
+    to: usize,
+    question: PromiseQuestion,
+}
+
+/// Withdrawals on their way.
+struct LateWithdrawals {
+    random: FaultRandom,
+    kept: Vec<LateWithdrawal>,
+}
+
 pub struct Around {
     pub net: SimNet,
     pub clock: Arc<SimClock>,
@@ -69,6 +86,7 @@ pub struct Around {
     /// The record of leases before the present holder's, for a mutant.
     record_before: RecordBefore,
     peers: Mutex<BTreeMap<usize, Peer>>,
+    late: Mutex<LateWithdrawals>,
     /// Things may go wrong by themselves.
     pub is_fateful: AtomicBool,
 }
@@ -141,6 +159,10 @@ impl Around {
             mutant,
             record_before: RecordBefore::default(),
             peers: Mutex::default(),
+            late: Mutex::new(LateWithdrawals {
+                random: FaultRandom::new(seed ^ 0x1a7e),
+                kept: Vec::new(),
+            }),
             is_fateful: AtomicBool::new(false),
         })
     }
@@ -218,6 +240,38 @@ impl Around {
         match peer.life.is_dead() || !reaches() {
             true => Err(away()),
             false => told.map_err(Refused::Says),
+        }
+    }
+}
+
+impl Around {
+    /// Keeps some withdrawals back, as a network does that is slow for one request. True: it comes later, and nobody waits for it.
+    pub fn comes_late(&self, (from, to): (usize, usize), question: &PromiseQuestion) -> bool {
+        let mut late = lock(&self.late);
+        let is_kept =
+            question.is_withdrawn && self.is_fateful.load(Ordering::Relaxed) && late.random.below(LATE_RARENESS) == 0;
+        if is_kept {
+            let due_ns = self.now_ns() + late.random.below(LATE_NS_MAX);
+            late.kept.push(LateWithdrawal {
+                due_ns,
+                from,
+                to,
+                question: question.clone(),
+            });
+        }
+        is_kept
+    }
+
+    /// Delivers the withdrawals that are due.
+    pub fn deliver_late(&self) {
+        let now_ns = self.now_ns();
+        let due: Vec<_> = lock(&self.late)
+            .kept
+            .extract_if(.., |late| late.due_ns <= now_ns)
+            .collect();
+        for LateWithdrawal { from, to, question, .. } in due {
+            // Nobody waits for the answer.
+            let _ = self.ask((from, to), |service| service.promise(&question));
         }
     }
 }

@@ -49,6 +49,9 @@ pub fn ask_promise(
     node: usize,
     question: &PromiseQuestion,
 ) -> Result<PromiseAnswer, Arc<str>> {
+    if around.comes_late((asker, node), question) {
+        return Err("it does not answer in time".into());
+    }
     let told = around.ask((asker, node), |service| service.promise(question));
     let told = told.map_err(|refused| Arc::from(refused.text()));
     if question.is_withdrawn {

@@ -81,6 +81,8 @@ pub fn run_failovers(seed: u64, options: FailoverOptions) -> Result<FailoverStat
 struct Run {
     options: FailoverOptions,
     random: FaultRandom,
+    /// Decides when a disk is copied, and when it is replaced by its copy.
+    copying: FaultRandom,
     settings: Settings,
     around: Arc<Around>,
     histories: Shared,
@@ -144,10 +146,12 @@ impl Run {
             of: 0,
             is_wiped: true,
             restarts: 0,
+            copy: None,
         };
         Self {
             options,
             random,
+            copying: FaultRandom::new(seed ^ 0xc09e),
             settings,
             around,
             histories: Shared::default(),
@@ -355,6 +359,7 @@ impl Run {
 
     /// Checks the state after an action.
     fn look(&mut self) -> Result<(), String> {
+        self.around.deliver_late();
         self.bury();
         self.count_primaries()?;
         self.look_at_answers()?;

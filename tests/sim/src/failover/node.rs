@@ -81,6 +81,8 @@ pub struct Node {
     /// True if the node lost its disk, and has not been in sync since.
     pub is_wiped: bool,
     pub restarts: u32,
+    /// An earlier state of the disk, as a backup has it.
+    pub copy: Option<SimDisk>,
 }
 
 impl Process {
@@ -202,7 +204,7 @@ impl Asking {
         {
             let named = self.around.ask((own, self.of), |service| Ok(service.info()));
             let named = named.ok().filter(|named| named.role == Role::Primary);
-            let is_later = named.as_ref().is_some_and(|named| named.epoch > promised.epoch);
+            let is_later = named.as_ref().is_some_and(|named| named.epoch.is_after(promised.epoch));
             let told = (!is_later).then(|| ask(node));
             let waits = promised.is_followed && named.is_some() && leased.is_none();
             if let Some(told) = told.filter(|told| told.is_ok() || waits) {

@@ -3,8 +3,11 @@
 use std::sync::Arc;
 
 use reprise_base::Role;
-use reprise_database::{CutBack, CutInfo, LeaseError};
-use reprise_env::{Disk, SimDisk, sim::FaultPlan};
+use reprise_database::{CutBack, CutInfo, LeaseError, NODE_NAME, VIEW_NAME};
+use reprise_env::{
+    Disk, SimDisk,
+    sim::{CrashPolicy, FaultPlan},
+};
 use reprise_router::{NodePhase, StandbyPhase};
 
 use super::{
@@ -16,11 +19,13 @@ use super::{
 };
 use crate::{
     module::{BYTES, NAME},
-    tree::LOG,
+    tree::{LOG, ROOT},
 };
 
 /// Time after which a standby that does not stream is started again.
 const STUCK_US: i64 = 15_000_000;
+/// One of this many starts of a standby copies its disk, and one puts the copy in its place.
+const COPY_RARENESS: u64 = 8;
 /// Started again so often, it begins anew in an empty directory.
 const RESTARTS_MAX: u32 = 4;
 
@@ -141,6 +146,7 @@ impl Run {
         let Some(disk) = self.nodes[node].disk.take() else {
             return Ok(());
         };
+        let disk = self.copy_or_restore(node, disk)?;
         self.nodes[node].restarts += 1;
         if self.settings.is_leased {
             return self.start_leased(node, disk);
@@ -150,6 +156,29 @@ impl Run {
             Some(primary) => self.open_standby(node, disk, primary),
             None => self.open_standby(node, disk, (node + 1) % 3),
         }
+    }
+
+    /// Copies the disk of a standby now and then, or puts an earlier copy in its place. A backup does not contain the document of the node.
+    fn copy_or_restore(&mut self, node: usize, disk: SimDisk) -> Result<SimDisk, String> {
+        let is_standby = self.primary != Some(node) && disk.folder(ROOT).bytes(VIEW_NAME).is_some();
+        match self.copying.below(COPY_RARENESS) {
+            _ if !is_standby => {}
+            0 => self.nodes[node].copy = Some(disk.crash(&CrashPolicy::KeepAll)),
+            1 => {
+                if let Some(copy) = self.nodes[node].copy.take() {
+                    let root = copy.folder(ROOT);
+                    if root.bytes(NODE_NAME).is_some() {
+                        root.remove(NODE_NAME).map_err(|error| error.to_string())?;
+                    }
+                    self.note(|| format!("{} is restored from a copy", NAMES[node]));
+                    self.stats.restored += 1;
+                    self.nodes[node].is_wiped = true;
+                    return Ok(copy);
+                }
+            }
+            _ => {}
+        }
+        Ok(disk)
     }
 
     fn start_leased(&mut self, node: usize, disk: SimDisk) -> Result<(), String> {
@@ -193,7 +222,9 @@ impl Run {
                 drop(database);
                 self.nodes[node].disk = Some(disk);
                 return match error {
-                    LeaseError::Held(_) | LeaseError::Behind { .. } | LeaseError::Older(_) => Ok(()),
+                    LeaseError::Held(_) | LeaseError::Behind { .. } | LeaseError::Older(_) | LeaseError::NoRecord => {
+                        Ok(())
+                    }
                     error => Err(format!("{} takes no lease: {error}", NAMES[node])),
                 };
             }

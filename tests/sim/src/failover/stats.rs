@@ -14,6 +14,8 @@ stats! {
     /// Forced while the old primary went on.
     isolated,
     by_lease, lease_refused, primary_restarts, cuts, begun_anew,
+    /// Standbys whose disk was replaced by an older copy.
+    restored,
     /// They came beside a standby's first files.
     live_records,
     stuck, deployed_again,

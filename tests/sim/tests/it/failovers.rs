@@ -15,7 +15,7 @@ const SEEDS_MAX: u64 = 200;
 /// With fewer something may not have happened yet.
 const SEEDS_TOLD: u64 = 60;
 /// Events that do not occur in every such run.
-const RARE: [&str; 2] = ["lease_refused", "deployed_again"];
+const RARE: [&str; 3] = ["lease_refused", "deployed_again", "restored"];
 /// Seeds that found a fault once, with that fault.
 const FOUND_ONCE: [(u64, &str); 21] = [
     (20_060, "a start that was refused left its epoch in the log"),
