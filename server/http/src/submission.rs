@@ -202,8 +202,8 @@ impl<F> Submission<F> {
         slot.submit(&state.router, batch);
     }
 
-    /// Watches the calls' deadlines from now on, also before they are submitted.
-    pub fn take_deadlines(&mut self, batch: &mut BatchBuilder) {
+    /// Watches the calls' deadlines from now on.
+    fn take_deadlines(&mut self, batch: &mut BatchBuilder) {
         let deadlines = batch.take_deadlines();
         if !deadlines.is_empty() {
             self.deadlines.set(deadlines);
@@ -338,7 +338,7 @@ impl<F> Submission<F> {
     }
 
     /// Answers for calls that never begin, since their deadlines passed. Ready: no other is waited for.
-    pub fn poll_deadlines(&mut self, cx: &mut Context<'_>, state: &AppState) -> Poll<()> {
+    fn poll_deadlines(&mut self, cx: &mut Context<'_>, state: &AppState) -> Poll<()> {
         loop {
             let expired = ready!(self.deadlines.poll(cx, &state.router));
             let is_expired = |index: u32| expired.contains(&(index as usize));

@@ -84,14 +84,14 @@ impl Target {
         }
     }
 
-    /// A key with the fingerprint of a call of this procedure, if there is a key.
+    /// A key with the fingerprint of a call of this procedure, if there is a key. A procedure that only reads does not use it.
     pub fn call_key<'k>(
         &self,
         key: Option<&'k str>,
         format: Format,
         args: &[u8],
     ) -> Result<Option<CallKey<'k>>, ArgsError> {
-        let Some(key) = key else {
+        let Some(key) = key.filter(|_| !self.schema().read_only) else {
             return Ok(None);
         };
         let fingerprint = self.fingerprint(format, args)?;

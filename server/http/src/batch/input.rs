@@ -27,6 +27,12 @@ pub enum BodyPiece {
     Broken(Refusal),
 }
 
+/// The calls of the next chunk, at most, and the bytes of their lines.
+pub struct CallsAhead {
+    pub calls: usize,
+    pub bytes: usize,
+}
+
 /// A batch's calls, on their way from the body to the engine.
 pub struct Input {
     format: Format,
@@ -180,6 +186,29 @@ impl Input {
         self.refusal.is_some()
     }
 
+    /// Returns what the next chunk may hold. None if all of it is cut.
+    pub fn ahead(&self) -> Option<CallsAhead> {
+        let text = self.text.get(self.at..).unwrap_or_default();
+        if text.is_empty() {
+            return self.refusal.is_some().then_some(CallsAhead { calls: 0, bytes: 0 });
+        }
+        let (calls, end) = match self.format {
+            Format::Json => {
+                let ends = memchr::memchr_iter(b'\n', text).take(BATCH_CHUNK_CALLS_MAX);
+                let (count, last) = ends.fold((0, 0), |(count, _), end| (count + 1, end));
+                match count < BATCH_CHUNK_CALLS_MAX {
+                    true => (count + 1, text.len()),
+                    false => (count, last),
+                }
+            }
+            Format::Cbor => {
+                let count = self.ends.len().clamp(1, BATCH_CHUNK_CALLS_MAX);
+                (count, self.ends.get(count - 1).map_or(text.len(), |end| end - self.at))
+            }
+        };
+        Some(CallsAhead { calls, bytes: end })
+    }
+
     /// Returns the next chunk of the taken calls. None if all of it is cut.
     pub fn cut(&mut self, state: &AppState, principal: &Principal, calls_max: usize) -> Option<ChunkBatch> {
         if self.at >= self.text.len() && self.refusal.is_none() {
@@ -205,7 +234,6 @@ impl Input {
         {
             chunk.calls.refuse(refusal, 0..0);
         }
-        chunk.calls.take_deadlines(&mut batch);
         let is_empty = chunk.calls.slots().is_empty();
         (!is_empty).then_some(ChunkBatch { chunk, batch })
     }

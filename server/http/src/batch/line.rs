@@ -8,7 +8,7 @@ use reprise_codec::{
     ArgsError, ArgsScratch, Cbor, DocumentToken, Format, JsonSource, SyntaxError, Text, TokenSource, encode_args,
     encode_document,
 };
-use reprise_router::{BatchBuilder, CallKey, Stream};
+use reprise_router::{BatchBuilder, Stream};
 
 use crate::{
     call_text::CallText,
@@ -205,17 +205,14 @@ impl Chunk {
         let number = known.map(|(number, _)| number);
         let number = number.unwrap_or_else(|| self.calls.number_of(&target));
         let args = &bytes[line.args_at];
-        let key = CallKey {
-            key,
-            fingerprint: target.fingerprint(self.format, args)?,
-        };
+        let key = target.call_key(Some(key), self.format, args)?;
         let is_encoded = line.target == Some(number);
         let (format, params) = (self.format, &target.schema().params);
         let encode = |out: &mut Vec<u8>| match line.args {
             LineArgs::Encoded(encoded) if is_encoded => encoded.map(|()| out.extend_from_slice(&parser.args)),
             _ => encode_document(format, params, args, out, &mut parser.scratch),
         };
-        let index = batch.push(&target.module, target.procedure, Some(key), encode)?;
+        let index = batch.push(&target.module, target.procedure, key, encode)?;
         Ok((number, index))
     }
 
@@ -356,11 +353,12 @@ fn find_target(
     module: &str,
     procedure: &str,
 ) -> Result<u16, Refusal> {
-    // The last ones come first, because lines mostly name the procedure of the line before.
-    let known = calls
-        .last_targets()
-        .take(8)
-        .find(|(_, target)| target.module.name == module && target.schema().name == procedure);
+    // The last ones come first, because lines mostly name the procedure of the line before. A call with a key may have brought a former version.
+    let is_it = |target: &Target| {
+        let is_named = target.module.name == module && target.schema().name == procedure;
+        is_named && batch.deployed().is_current(target.module.id)
+    };
+    let known = calls.last_targets().take(8).find(|(_, target)| is_it(target));
     match known {
         Some((number, _)) => Ok(number),
         None => Ok(calls.number_of(&Target::find(batch.deployed(), module, procedure)?)),

@@ -46,7 +46,7 @@ use crate::{
     texts::WaitForRoom,
     trace::RequestSpan,
 };
-use input::{BodyPiece, Input};
+use input::{BodyPiece, CallsAhead, Input};
 pub(crate) use line::{Chunk, LineParser};
 
 pub const PATH: &str = "/v1/batch";
@@ -96,6 +96,7 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     let format = format_of_body(&head.headers)?;
     let timeout = client_timeout(&head.headers)?;
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
+    let overdue = timeout.map(|timeout| Box::pin(sleep(timeout)));
     let safety = AskedSafety::of(state, safety::asked(&head.headers)?, timeout)?;
     wait_for_min_lsn(state, &head.headers).await?;
     let answers = format_of_answer(&head.headers, format);
@@ -112,8 +113,8 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
         safety,
         is_shut_out: false,
         calls_max: FIRST_CALLS,
-        cut: None,
         permit: None,
+        overdue,
         pending: VecDeque::new(),
         pending_bytes: 0,
         pending_calls: 0,
@@ -158,9 +159,9 @@ struct Conversation {
     input: Input,
     /// Number of calls of a chunk if their results may be large.
     calls_max: usize,
-    /// A chunk that waits for its place.
-    cut: Option<ChunkBatch>,
     permit: Option<WaitForPermit>,
+    /// Ready once the batch's deadline has passed.
+    overdue: Option<Pin<Box<Sleep>>>,
     /// Pending chunks, in the order of their calls.
     pending: VecDeque<Chunk>,
     pending_bytes: usize,
@@ -208,76 +209,80 @@ impl Conversation {
         }
     }
 
-    /// Submits the calls that were read. True: a chunk is left that has no place yet.
+    /// Submits the calls that were read. True: calls are left that have no place yet. A key counts as running from the cut on, and calls of other
+    /// batches wait for it in their places. So a chunk gets its places before the cut, and is submitted at once.
     fn poll_submit(&mut self, cx: &mut Context<'_>) -> bool {
         loop {
-            if self.cut.is_none() {
-                self.check_caller();
-                self.cut = self.input.cut(&self.state, &self.caller.principal, self.calls_max);
-                // Pieces of a call do not end the wait for it. A byte now and then would hold the batch open for ever.
-                if self.cut.is_some() {
-                    self.idle = None;
-                }
-            }
-            let Some(cut) = &self.cut else {
+            self.check_caller();
+            let Some(ahead) = self.input.ahead() else {
                 return false;
             };
-            let (bytes, calls) = (cut.chunk.line_bytes, cut.batch.len());
-            // How long results are is not known before the first are there.
-            let is_first = self.answered == 0 && !cut.chunk.calls.has_small_results();
-            let is_full = is_first
-                || self.pending.len() >= BATCH_CHUNKS_IN_FLIGHT_MAX
-                || self.pending_calls + calls > BATCH_CALLS_EACH_MAX
-                || self.pending_bytes + bytes > BATCH_BYTES_IN_FLIGHT_MAX;
-            if is_full && !self.pending.is_empty() {
+            if self.is_full(&ahead) {
                 return true;
             }
-            let grant = self.state.requests().try_take(cut.chunk.held_bytes());
+            let requests = self.state.requests();
+            let mut grant = requests.try_take(held_bytes(ahead.bytes, ahead.calls));
             if grant.is_none() && !self.pending.is_empty() {
                 return true; // the calls in progress make room
             }
-            let permit = match calls {
-                0 => None,
-                calls if grant.is_some() => match self.poll_permit(cx, calls as u32) {
-                    Poll::Ready(permit) => Some(permit),
-                    Poll::Pending if self.poll_cut_deadlines(cx).is_ready() => None,
-                    Poll::Pending => return true,
-                },
-                _ => {
-                    self.refuse_cut();
-                    None
-                }
+            let Poll::Ready(places) = self.poll_places(cx, ahead.calls as u32) else {
+                return true;
             };
-            let ChunkBatch { mut chunk, batch } = self.cut.take().expect("checked above");
-            self.pending_bytes += bytes;
+            let cut = self.input.cut(&self.state, &self.caller.principal, self.calls_max);
+            let Some(ChunkBatch { mut chunk, batch }) = cut else {
+                continue;
+            };
+            // Pieces of a call do not end the wait for it. A byte now and then would hold the batch open for ever.
+            self.idle = None;
+            let (held, calls) = (chunk.held_bytes(), batch.len());
+            match &mut grant {
+                Some(grant) => grant.resize(held),
+                None => grant = self.state.requests().try_take(held),
+            }
+            self.pending_bytes += chunk.line_bytes;
             self.pending_calls += chunk.calls.slots().len();
-            match permit {
-                None => chunk.refused_grant = grant,
-                Some(permit) => {
+            match places {
+                _ if calls == 0 => {}
+                // Nothing of this batch is on its way that would give memory back.
+                _ if grant.is_none() => chunk.calls.refuse_all(requests_full),
+                None => chunk.calls.refuse_all(Refusal::deadline_exceeded),
+                Some(mut places) => {
+                    let own = places.split(calls).expect("a chunk has no more calls than were ahead");
                     let counter = &self.state.counts.batch_calls;
                     counter.fetch_add(calls as u64, Ordering::Relaxed);
                     chunk.calls.ask_safety(self.safety);
-                    chunk
-                        .calls
-                        .submit(&self.state, batch, BatchResources::new(permit, grant));
+                    let resources = BatchResources::new(own, grant.take());
+                    chunk.calls.submit(&self.state, batch, resources);
                 }
             }
+            chunk.refused_grant = grant;
             self.pending.push_back(chunk);
         }
     }
 
-    /// Polls the deadlines of calls that wait for their place.
-    fn poll_cut_deadlines(&mut self, cx: &mut Context<'_>) -> Poll<()> {
-        let cut = self.cut.as_mut().expect("one waits");
-        ready!(cut.chunk.calls.poll_deadlines(cx, &self.state));
-        self.permit = None;
-        Poll::Ready(())
+    /// Whether the calls in progress leave no room for those ahead. How long results are is not known before the first are there.
+    fn is_full(&self, ahead: &CallsAhead) -> bool {
+        let Some(last) = self.pending.back() else {
+            return false;
+        };
+        let is_first = self.answered == 0 && !last.calls.has_small_results();
+        is_first
+            || self.pending.len() >= BATCH_CHUNKS_IN_FLIGHT_MAX
+            || self.pending_calls + ahead.calls > BATCH_CALLS_EACH_MAX
+            || self.pending_bytes + ahead.bytes > BATCH_BYTES_IN_FLIGHT_MAX
     }
 
-    /// There is no memory for the calls, and nothing of this batch is on its way that would give some back.
-    fn refuse_cut(&mut self) {
-        let cut = self.cut.as_mut().expect("one waits");
-        cut.chunk.calls.refuse_all(requests_full);
+    /// Waits for the places of `calls` calls. None: the batch's deadline has passed.
+    fn poll_places(&mut self, cx: &mut Context<'_>, calls: u32) -> Poll<Option<OwnedSemaphorePermit>> {
+        if let Poll::Ready(places) = self.poll_permit(cx, calls) {
+            return Poll::Ready(Some(places));
+        }
+        let Some(overdue) = &mut self.overdue else {
+            return Poll::Pending;
+        };
+        ready!(overdue.as_mut().poll(cx));
+        self.permit = None;
+        Poll::Ready(None)
     }
 
     /// Ends the batch if its token was withdrawn. Calls that are not submitted yet do not run.
@@ -289,7 +294,8 @@ impl Conversation {
         if let Err(refusal) = self.caller.check_again(&self.state.auth()) {
             self.is_shut_out = true;
             self.input.refuse_rest(refusal);
-            self.body = None;
+            // The refusal needs no place.
+            (self.body, self.permit) = (None, None);
         }
     }
 
@@ -371,9 +377,14 @@ impl Conversation {
     }
 }
 
+/// Bytes of lines, arguments, places in a batch and outcomes of so many calls.
+fn held_bytes(line_bytes: usize, calls: usize) -> u64 {
+    (2 * line_bytes + calls * CALL_BYTES_HELD) as u64
+}
+
 impl Chunk {
     /// Returns the bytes that it holds until it is answered: lines, arguments, places in a batch and outcomes.
     fn held_bytes(&self) -> u64 {
-        (2 * self.line_bytes + self.calls.slots().len() * CALL_BYTES_HELD + self.calls.refused_bytes()) as u64
+        held_bytes(self.line_bytes, self.calls.slots().len()) + self.calls.refused_bytes() as u64
     }
 }

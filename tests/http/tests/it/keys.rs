@@ -1,6 +1,8 @@
 //! Idempotency keys over HTTP: a repeat is answered with the first outcome, however it is written and whatever was deployed since.
 
-use reprise_test_http::{Answer, Options, Server, probe, probe_put_grown, probe_signed, probe_without_put};
+use std::{io::Write, net::TcpStream, thread, time::Duration};
+
+use reprise_test_http::{Answer, Options, Server, probe, probe_put_grown, probe_signed, probe_without_put, rest};
 use reqwest::Method;
 use serde_json::{Value, json};
 
@@ -177,4 +179,61 @@ fn record_has_the_caller_and_so_has_the_procedure() {
         .map(|found| &found["principal"])
         .collect();
     assert_eq!(names, ["writeer", "adminer"]);
+}
+
+#[test]
+fn repeat_of_a_former_version_leaves_the_lines_beside_it_to_the_version_in_service() {
+    let server = Server::with_probe(Options::default());
+    put(&server, r#"{"id": 1, "amount": 10}"#).ok(200);
+    server.put_module("probe", probe_put_grown()).ok(200);
+    let lines = [
+        r#"{"module":"probe","procedure":"put","args":{"id":1,"amount":10},"idempotency_key":"order 17"}"#,
+        r#"{"module":"probe","procedure":"put","args":{"id":2,"amount":1,"note":"new"}}"#,
+    ];
+    let answers = server.batch(&lines.join("\n"));
+    assert_eq!(answers[0]["replayed"], json!(true), "{answers:?}");
+    assert!(answers[1]["txn_id"].is_string(), "{answers:?}");
+}
+
+/// A key counts as running from the moment when its call is read. So its batch must not wait then for places that others hold who wait for the key.
+#[test]
+fn batches_that_wait_for_a_key_leave_places_to_the_batch_that_has_it() {
+    const KEYED: &str =
+        r#"{"module":"probe","procedure":"put","args":{"id":1,"amount":1},"idempotency_key":"one for all"}"#;
+    const SLOW: &str = r#"{"module":"probe","procedure":"spin","args":{"id":1}}"#;
+    const LONG: &str = r#"{"module":"probe","procedure":"flood","args":{"id":1}}"#;
+    let server = Server::with_probe(Options::default());
+    let begin = || {
+        let mut stream = server.connect();
+        let head = format!(
+            "POST /v1/batch HTTP/1.1\r\nhost: {}\r\nconnection: close\r\ncontent-type: application/x-ndjson\r\n\
+             transfer-encoding: chunked\r\n\r\n",
+            server.address
+        );
+        stream.write_all(head.as_bytes()).expect("sent");
+        stream
+    };
+    let send = |stream: &mut TcpStream, lines: &[&str]| {
+        let text = lines.join("\n") + "\n";
+        let piece = format!("{:x}\r\n{text}\r\n", text.len());
+        stream.write_all(piece.as_bytes()).expect("sent");
+    };
+    let mut first = begin();
+    send(&mut first, &[SLOW]);
+    thread::sleep(Duration::from_millis(100));
+    send(&mut first, &[KEYED, LONG]);
+    thread::sleep(Duration::from_millis(100));
+    let mut others: Vec<_> = (0..3).map(|_| begin()).collect();
+    for other in &mut others {
+        (0..5).for_each(|_| send(other, &[KEYED; 400]));
+    }
+    for stream in [&mut first].into_iter().chain(&mut others) {
+        stream.write_all(b"0\r\n\r\n").expect("sent");
+    }
+    let lines = |stream: &mut TcpStream| rest(stream).matches("\"result\"").count();
+    assert_eq!(lines(&mut first), 1, "the call with the key");
+    for other in &mut others {
+        assert_eq!(lines(other), 2_000);
+    }
+    server.wait_rows("items", 1);
 }
