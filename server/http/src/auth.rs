@@ -2,7 +2,7 @@
 
 use std::{net::IpAddr, sync::Arc};
 
-use axum::http::{HeaderMap, Method, Version, header};
+use axum::http::{HeaderMap, Method, Version, header, request::Parts};
 use reprise_api::ProblemKind;
 use reprise_base::limits::IDEMPOTENCY_SCOPE_BYTES_MAX;
 use sha2::{Digest, Sha256};
@@ -215,6 +215,31 @@ impl Auth {
             }
         }
         found.ok_or_else(|| unauthorized("the server's configuration does not have this token"))
+    }
+}
+
+/// The sender of a request that was let in, and the tokens by which it was judged.
+#[derive(Clone)]
+pub struct Judgement {
+    pub auth: Arc<Auth>,
+    pub principal: Principal,
+}
+
+impl Judgement {
+    /// Judges the request once more if there are other tokens by now. Err: its sender may not do it any more, or may do something else.
+    pub fn check_again(auth: &Arc<Auth>, head: &Parts) -> Result<(), Refusal> {
+        let judged = head.extensions.get::<Self>();
+        if judged.is_some_and(|judged| Arc::ptr_eq(&judged.auth, auth)) {
+            return Ok(());
+        }
+        let now = auth.check(head.version, &head.method, head.uri.path(), &head.headers)?;
+        match judged.is_some_and(|judged| judged.principal == now) {
+            true => Ok(()),
+            false => Err(Refusal::new(
+                ProblemKind::Forbidden,
+                "the rights of the token changed while the request came; send it again",
+            )),
+        }
     }
 }
 

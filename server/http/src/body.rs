@@ -9,7 +9,7 @@ use std::{
 use axum::{
     body::Body,
     extract::Request,
-    http::{HeaderMap, header},
+    http::{HeaderMap, header, request::Parts},
 };
 use bytes::{Bytes, BytesMut};
 use futures_util::FutureExt;
@@ -19,6 +19,7 @@ use reprise_base::{Budget, Grant};
 use serde::de::DeserializeOwned;
 
 use crate::{
+    auth::Judgement,
     limits::{
         BODY_BYTES_PER_S_MIN, BYTES_COUNTED, DISCARD_BYTES_MAX, DISCARD_WAIT_MAX, JOIN_BODY_BYTES_MAX,
         REQUEST_BYTES_SURE,
@@ -98,12 +99,19 @@ pub async fn read_question<T: DeserializeOwned>(
         bytes_max: JOIN_BODY_BYTES_MAX,
         wait_max: state.limits.body_wait,
     };
-    let body = read_all(&head.headers, body, bounds, state.requests()).await?;
+    let body = read_all(state, &head, body, bounds).await?;
     serde_json::from_slice(&body.bytes).map_err(|error| Refusal::malformed(format!("the body is not {what}: {error}")))
 }
 
-/// Reads the whole body. A body without room in `requests` is refused, before it is read if its length is declared.
-pub async fn read_all(
+/// Reads the whole body of a request, and checks its sender again if the tokens changed meanwhile. A body without room among the requests is
+/// refused, before it is read if its length is declared.
+pub async fn read_all(state: &AppState, head: &Parts, body: Body, bounds: Bounds) -> Result<Whole, Refusal> {
+    let whole = read_within(&head.headers, body, bounds, state.requests()).await?;
+    Judgement::check_again(&state.auth(), head)?;
+    Ok(whole)
+}
+
+async fn read_within(
     headers: &HeaderMap,
     body: Body,
     bounds: Bounds,

@@ -181,7 +181,7 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
         bytes_max: CALL_BODY_BYTES_MAX,
         wait_max,
     };
-    let body = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let body = body::read_all(state, &head, body, bounds).await?;
     let text = CallText {
         args: 0..body.bytes.len() as u32,
         format: asked.format,

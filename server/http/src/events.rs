@@ -5,7 +5,7 @@ use std::convert::Infallible;
 use axum::{
     body::Body,
     extract::State,
-    http::{HeaderMap, HeaderName, HeaderValue, header},
+    http::{HeaderMap, HeaderName, HeaderValue, Method, header},
     response::Response,
 };
 use bytes::Bytes;
@@ -31,6 +31,7 @@ use crate::{
     status::{last_before, now_us, status_of},
 };
 
+const PATH: &str = "/v1/events";
 /// Header by which nginx and others pass each piece on at once.
 const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering");
 
@@ -114,7 +115,9 @@ impl EventStream {
             _ = self.draining.wait_for(|draining| *draining) => return None,
             _ = self.interval.tick() => {}
         }
-        if self.caller.check_again(&self.state.auth()).is_err() {
+        let is_shut_out = self.caller.check_again(&self.state.auth()).is_err()
+            || self.caller.principal.require_path(&Method::GET, PATH).is_err();
+        if is_shut_out {
             return None;
         }
         let mut out = Vec::with_capacity(1024);

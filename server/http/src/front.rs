@@ -17,6 +17,7 @@ use tower::ServiceExt;
 use tracing::Instrument;
 
 use crate::{
+    auth::Judgement,
     batch, calls, integers,
     limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX, TEXT_BYTES_SURE},
     media::{check_codings, format_of_body},
@@ -119,7 +120,8 @@ async fn route_checked(
     staleness: &mut Option<Staleness>,
 ) -> Response {
     let (method, path) = (request.method(), request.uri().path());
-    let principal = match state.auth().check(request.version(), method, path, request.headers()) {
+    let auth = state.auth().clone();
+    let principal = match auth.check(request.version(), method, path, request.headers()) {
         Ok(principal) => principal,
         Err(refusal) => {
             state.record_forbidden(request.headers(), method, path, &refusal);
@@ -148,6 +150,10 @@ async fn route_checked(
         }
     }
     if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
+        request.extensions_mut().insert(Judgement {
+            auth,
+            principal: principal.clone(),
+        });
         return calls::answer(state, &principal, request).await;
     }
     if *method == Method::POST && path == batch::PATH {
@@ -157,7 +163,7 @@ async fn route_checked(
     }
     let has_door = passes_door(path, request.uri().query());
     let (is_read, is_api) = (method.is_safe(), path.starts_with("/v1/"));
-    request.extensions_mut().insert(principal);
+    request.extensions_mut().insert(Judgement { auth, principal });
     let answer = async {
         match router.clone().oneshot(request).await {
             Ok(response) => response,
@@ -258,14 +264,15 @@ async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> 
     Response::from_parts(head, body.expect("what lies in memory does not break off"))
 }
 
-/// True for paths that report on the opening, and for those outside the database. A standby that shows nothing reports this, and may be
-/// made the primary. A node that can't be one yet refuses that itself.
+/// True for paths that report on the opening, and for those outside the database. A standby that shows nothing reports this, gives promises,
+/// and may be made the primary. A node that can't be one yet refuses that itself.
 pub fn is_answered_while_recovering(path: &str) -> bool {
-    const ANSWERED: [&str; 5] = [
+    const ANSWERED: [&str; 6] = [
         "/v1/status",
         "/v1/events",
         "/v1/replication",
         "/v1/replication/freshness",
+        "/v1/replication/promise",
         "/v1/replication/promote",
     ];
     !path.starts_with("/v1/") || ANSWERED.contains(&path)
@@ -369,6 +376,12 @@ mod tests {
             ]
         );
         assert!(through.len() > 15, "{through:?}");
+        // A server that replays its log promises, so that another one can lead.
+        let answered = ["promise", "promote", "step-down"].map(|last| format!("/v1/replication/{last}"));
+        assert_eq!(
+            answered.map(|path| is_answered_while_recovering(&path)),
+            [true, true, false]
+        );
         for public in ["/healthz", "/readyz", "/metrics", "/openapi.json", "/console/", "/"] {
             assert!(!passes_door(public, None), "{public}");
         }

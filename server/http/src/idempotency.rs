@@ -17,6 +17,9 @@ use crate::{
     status::now_us,
 };
 
+const NO_OUTCOME: &str =
+    "no call with this key has committed in the scope of this token, or the server no longer keeps its outcome";
+
 /// Shows the outcome of an idempotency key
 ///
 /// Returns the first committed outcome of a call with this key in the scope of this token. A repeat of the call gets this outcome
@@ -41,7 +44,16 @@ pub async fn show_outcome(
     }
     state.router.check_ready()?;
     let scope = principal.scope().map_or("", |name| &**name);
-    match state.router.idempotency().look_up(ScopedKey { scope, key: &key }) {
+    let found = state.router.idempotency().look_up(ScopedKey { scope, key: &key });
+    if let Lookup::Kept(outcome, _) = &found
+        && let Some(module) = state.router.deployed().module(outcome.module)
+        && let Some(procedure) = module.schema.procedures.get(outcome.procedure)
+        && principal.require_grant(&module.name, &procedure.name).is_err()
+    {
+        // Another answer would tell that the call was made.
+        return Err(Refusal::not_found(NO_OUTCOME));
+    }
+    match found {
         Lookup::Kept(outcome, _) if state.router.is_unconfirmed(outcome.lsn) => {
             let reason = "the call with this key committed on this server, but its standbys have not confirmed it";
             Err(Refusal::unconfirmed(reason, outcome.txn_id, outcome.lsn))
@@ -64,9 +76,7 @@ pub async fn show_outcome(
                     "the server has no outcome for this key, and its log failed: {reason}; try again after a restart"
                 ),
             )),
-            None => Err(Refusal::not_found(
-                "no call with this key has committed in the scope of this token, or the server no longer keeps its outcome",
-            )),
+            None => Err(Refusal::not_found(NO_OUTCOME)),
         },
     }
 }

@@ -74,7 +74,7 @@ pub async fn put_module(
         bytes_max: MODULE_BYTES_MAX,
         wait_max: state.limits.body_wait,
     };
-    let wasm = body::read_all(&head.headers, body, bounds, state.requests()).await?;
+    let wasm = body::read_all(&state, &head, body, bounds).await?;
     if query.dry_run {
         let planned = state
             .blocking(Operation::Deploy, move |parts| {

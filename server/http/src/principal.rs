@@ -9,7 +9,13 @@ use axum::{
 use reprise_api::ProblemKind;
 use reprise_router::Router;
 
-use crate::{auth::Token, grants::Grants, refusal::Refusal, roles::TokenRole, target::shortened};
+use crate::{
+    auth::{Judgement, Token},
+    grants::Grants,
+    refusal::Refusal,
+    roles::TokenRole,
+    target::shortened,
+};
 
 /// The actor of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -114,7 +120,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Principal {
     type Rejection = Refusal;
 
     async fn from_request_parts(parts: &mut Parts, _state: &S) -> Result<Self, Refusal> {
-        let own = parts.extensions.get::<Self>().cloned();
+        let judged = parts.extensions.get::<Judgement>();
+        let own = judged.map(|judged| judged.principal.clone());
         own.ok_or_else(|| Refusal::internal("a request came here that was not judged"))
     }
 }

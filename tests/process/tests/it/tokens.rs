@@ -2,6 +2,8 @@
 
 use std::{
     fs,
+    io::{Read, Write},
+    net::TcpStream,
     path::Path,
     process::{Command, Output},
 };
@@ -144,11 +146,40 @@ fn grants_restrict_a_token_to_what_they_name() -> Result<()> {
     let told: Vec<bool> = batch.lines().map(|line| line.contains("/problems/forbidden")).collect();
     ensure!(told == [false, true, true, true, false], "{batch}");
     ensure!(!batch.contains("in service"), "it names what is not granted: {batch}");
+    let keyed = ("idempotency-key", "k1");
+    let opened = server.request(
+        "POST",
+        "/v1/call/bank/open",
+        &[APP, keyed],
+        br#"{"account": 2, "balance": 5}"#,
+    )?;
+    ensure!(opened.status == 200 && ask(&server, "GET", "/v1/idempotency/k1", "")? == 200);
+    // It sends the rest of its body when it may not call that any more.
+    let mut half = TcpStream::connect(&server.address)?;
+    half.write_all(
+        format!(
+            "POST /v1/call/bank/open HTTP/1.1\r\nhost: {}\r\nauthorization: Bearer two\r\nconnection: close\r\n\
+             expect: 100-continue\r\ncontent-length: 28\r\n\r\n",
+            server.address
+        )
+        .as_bytes(),
+    )?;
+    let mut told = [0; 12];
+    half.read_exact(&mut told)?;
+    ensure!(told == *b"HTTP/1.1 100", "its body is awaited: {told:?}");
     write_tokens(&data, r#""bank.accounts""#)?;
     server.process().signal(libc::SIGHUP)?;
     server.wait_said("token app (write on bank.accounts) is now valid")?;
     ensure!(ask(&server, "GET", "/v1/tables/bank.accounts/rows", "")? == 200);
     ensure!(ask(&server, "POST", "/v1/call/bank/balance", r#"{"account": 1}"#)? == 403);
+    ensure!(
+        ask(&server, "GET", "/v1/idempotency/k1", "")? == 404,
+        "its procedure is not granted"
+    );
+    half.write_all(br#"{"account": 3, "balance": 5}"#)?;
+    let mut told = String::new();
+    half.read_to_string(&mut told)?;
+    ensure!(told.contains("HTTP/1.1 403"), "{told}");
     write_tokens(&data, r#""bank.*""#)?;
     server.process().signal(libc::SIGHUP)?;
     server.wait_said("a grant must be MODULE, MODULE.PROCEDURE or MODULE.TABLE, not \"bank.*\"")?;
