@@ -26,82 +26,107 @@ const BYTES: u8 = 5;
 const LIST: u8 = 6;
 const MAP: u8 = 7;
 
-/// Appends the canonical form of a whole document. Err: it is no document of its format.
+/// Bytes that may be sorted for each byte of a document, and for any document. Objects inside objects sort the innermost values once for each
+/// object around them that is out of order.
+const SORTED_PER_BYTE: usize = 64;
+const SORTED_BYTES_SURE: usize = 64 << 10;
+
+/// Appends the canonical form of a whole document. Err: it is no document of its format, or too much of it has to be sorted.
 pub fn push_canonical(format: Format, document: &[u8], out: &mut Vec<u8>) -> Result<(), SyntaxError> {
     match format {
-        Format::Json if document.trim_ascii().is_empty() => push_whole(JsonSource::new(b"{}"), out),
-        Format::Json => push_whole(JsonSource::new(document), out),
-        Format::Cbor if document.is_empty() => push_whole(JsonSource::new(b"{}"), out),
-        Format::Cbor => push_whole(Cbor::new(document), out),
+        Format::Json if document.trim_ascii().is_empty() => push_whole(JsonSource::new(b"{}"), 0, out),
+        Format::Json => push_whole(JsonSource::new(document), document.len(), out),
+        Format::Cbor if document.is_empty() => push_whole(JsonSource::new(b"{}"), 0, out),
+        Format::Cbor => push_whole(Cbor::new(document), document.len(), out),
     }
 }
 
-fn push_whole<'t>(mut source: impl TokenSource<'t>, out: &mut Vec<u8>) -> Result<(), SyntaxError> {
+fn push_whole<'t>(mut source: impl TokenSource<'t>, bytes: usize, out: &mut Vec<u8>) -> Result<(), SyntaxError> {
     let token = source.token()?;
-    push_value(token, &mut source, out, 0)?;
+    let mut canonical = Canonical {
+        out,
+        sorted_max: SORTED_PER_BYTE * bytes + SORTED_BYTES_SURE,
+    };
+    canonical.push_value(token, &mut source, 0)?;
     source.end()
 }
 
-fn push_value<'t, S: TokenSource<'t>>(
-    token: DocumentToken<'t>,
-    source: &mut S,
-    out: &mut Vec<u8>,
-    depth: usize,
-) -> Result<(), SyntaxError> {
-    if depth > DEPTH_MAX {
-        return Err(SyntaxError {
-            what: "values inside values, deeper than any schema",
-            at: source.position(),
-        });
-    }
-    match token {
-        DocumentToken::Null => out.push(NULL),
-        DocumentToken::Bool(value) => out.push(if value { TRUE } else { FALSE }),
-        DocumentToken::Integer(value) => push_integer(value < 0, Digits::of(value.unsigned_abs()).as_str(), out),
-        DocumentToken::Number(text) => push_number(text, out),
-        DocumentToken::Float(value) if value.is_finite() => push_number(&format!("{value:e}"), out),
-        // JSON has these values as strings.
-        DocumentToken::Float(value) => {
-            let name = match (value.is_nan(), value > 0.0) {
-                (true, _) => "NaN",
-                (false, true) => "Infinity",
-                (false, false) => "-Infinity",
-            };
-            push_bytes(TEXT, name.as_bytes(), out);
+/// The form as far as it is appended, and how many bytes of it may yet be sorted.
+struct Canonical<'o> {
+    out: &'o mut Vec<u8>,
+    sorted_max: usize,
+}
+
+impl Canonical<'_> {
+    fn push_value<'t, S: TokenSource<'t>>(
+        &mut self,
+        token: DocumentToken<'t>,
+        source: &mut S,
+        depth: usize,
+    ) -> Result<(), SyntaxError> {
+        if depth > DEPTH_MAX {
+            return Err(SyntaxError {
+                what: "values inside values, deeper than any schema",
+                at: source.position(),
+            });
         }
-        DocumentToken::Text(text) => push_bytes(TEXT, text.as_bytes(), out),
-        DocumentToken::Bytes(bytes) => push_bytes(BYTES, &bytes, out),
-        DocumentToken::List(mut items) => {
-            let at = begin(LIST, out);
-            let mut count = 0;
-            while source.next_item(&mut items)? {
-                let token = source.token()?;
-                push_value(token, source, out, depth + 1)?;
-                count += 1;
-            }
-            end(at, count, out);
-        }
-        DocumentToken::Map(mut items) => {
-            let at = begin(MAP, out);
-            let mut members = MembersInOrder::begin(out);
-            while let Some(name) = source.next_name(&mut items)? {
-                let member = out.len();
+        let out = &mut *self.out;
+        match token {
+            DocumentToken::Null => out.push(NULL),
+            DocumentToken::Bool(value) => out.push(if value { TRUE } else { FALSE }),
+            DocumentToken::Integer(value) => push_integer(value < 0, Digits::of(value.unsigned_abs()).as_str(), out),
+            DocumentToken::Number(text) => push_number(text, out),
+            DocumentToken::Float(value) if value.is_finite() => push_number(&format!("{value:e}"), out),
+            // JSON has these values as strings.
+            DocumentToken::Float(value) => {
+                let name = match (value.is_nan(), value > 0.0) {
+                    (true, _) => "NaN",
+                    (false, true) => "Infinity",
+                    (false, false) => "-Infinity",
+                };
                 push_bytes(TEXT, name.as_bytes(), out);
-                let value = out.len();
-                let token = source.token()?;
-                if let DocumentToken::Null = token {
-                    out.truncate(member);
-                    continue;
-                }
-                push_value(token, source, out, depth + 1)?;
-                members.add(member, value, out);
             }
-            let count = members.end(out);
-            end(at, count, out);
+            DocumentToken::Text(text) => push_bytes(TEXT, text.as_bytes(), out),
+            DocumentToken::Bytes(bytes) => push_bytes(BYTES, &bytes, out),
+            DocumentToken::List(mut items) => {
+                let at = begin(LIST, out);
+                let mut count = 0;
+                while source.next_item(&mut items)? {
+                    let token = source.token()?;
+                    self.push_value(token, source, depth + 1)?;
+                    count += 1;
+                }
+                end(at, count, self.out);
+            }
+            DocumentToken::Map(mut items) => {
+                let at = begin(MAP, out);
+                let mut members = MembersInOrder::begin(out);
+                while let Some(name) = source.next_name(&mut items)? {
+                    let member = self.out.len();
+                    push_bytes(TEXT, name.as_bytes(), self.out);
+                    let value = self.out.len();
+                    let token = source.token()?;
+                    if let DocumentToken::Null = token {
+                        self.out.truncate(member);
+                        continue;
+                    }
+                    self.push_value(token, source, depth + 1)?;
+                    members.add(member, value, self.out);
+                }
+                if !members.is_sorted {
+                    let left = self.sorted_max.checked_sub(self.out.len() - members.begins);
+                    self.sorted_max = left.ok_or_else(|| SyntaxError {
+                        what: "objects inside objects whose members are out of order: too much to sort",
+                        at: source.position(),
+                    })?;
+                }
+                let count = members.end(self.out);
+                end(at, count, self.out);
+            }
+            DocumentToken::Other(_) => out.push(NULL),
         }
-        DocumentToken::Other(_) => out.push(NULL),
+        Ok(())
     }
-    Ok(())
 }
 
 /// Bytes of a value's kind and count.
@@ -425,6 +450,19 @@ mod tests {
         assert_eq!(of_cbor(b""), canonical("{}"));
         assert_eq!(of_cbor(b"\xa1\x61a\xf9\x7e\x00"), canonical("{\"a\":\"NaN\"}"));
         assert_ne!(of_cbor(b"\xa1\x61a\x41x"), canonical("{\"a\":\"x\"}"));
+    }
+
+    #[test]
+    fn what_has_to_be_sorted_again_and_again_is_bounded() {
+        let nested = |depth: usize| {
+            let zeros = vec!["0"; 100_000].join(",");
+            format!("{}[{zeros}]{}", r#"{"b":"#.repeat(depth), r#","a":0}"#.repeat(depth))
+        };
+        let mut out = Vec::new();
+        let push = |text: &str, out: &mut Vec<u8>| push_canonical(Format::Json, text.as_bytes(), out);
+        push(&nested(3), &mut out).expect("as schemas are");
+        let error = push(&nested(100), &mut out).expect_err("each object sorts all of it");
+        assert!(error.what.contains("too much to sort"), "{error}");
     }
 
     #[test]
