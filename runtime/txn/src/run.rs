@@ -55,7 +55,11 @@ impl TxnInput<'_> {
     /// Checks the type of the result, so that a later reader always decodes a value of the declared type. A replay does not check, because
     /// a committed call stays committed.
     #[inline(always)]
-    fn check_result(&self, kind: Result<GuestExit, Box<Fault>>, frame: &TxnScratch) -> Result<GuestExit, Box<Fault>> {
+    pub(crate) fn check_result(
+        &self,
+        kind: Result<GuestExit, Box<Fault>>,
+        frame: &TxnScratch,
+    ) -> Result<GuestExit, Box<Fault>> {
         match (&kind, self.module.results.get(self.procedure)) {
             (Ok(GuestExit::Returned), Some(shape)) if !frame.is_replay() && !shape.holds(frame.result()) => {
                 Err(wrong_result(frame.result().len()))

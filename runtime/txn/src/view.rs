@@ -55,7 +55,7 @@ pub fn run_at_view(
     };
     frame.end_call();
     frame.record_fuel(ended.fuel_used);
-    match call_failure(ended.kind, frame) {
+    match call_failure(input.check_result(ended.kind, frame), frame) {
         None => Outcome::Commit(Commit {
             digest: result_digest(frame.result()),
             rows_written: 0,
