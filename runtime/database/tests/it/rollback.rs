@@ -182,6 +182,24 @@ fn table_whose_former_name_another_one_has_does_not_go_back() {
     assert_eq!(digest_now(&database), digest);
 }
 
+/// The version goes back to its own table, beside a new one of that table's former name. Its record lists no change.
+#[test]
+fn version_that_goes_back_beside_a_table_of_the_former_name_is_replayed() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    deploy(&database, &first());
+    put(&database, "a", 1);
+    let renamed = module_over(r#""u","was":"t""#, FIRST, "", 13);
+    deploy(&database, &renamed);
+    deploy(&database, &module(FIRST, "", 13));
+    deploy(&database, &renamed);
+    let digest = digest_now(&database);
+    close(database);
+    let database = open(dir.path());
+    assert_eq!(digest_now(&database), digest);
+    close(database);
+}
+
 /// The standby knows the places of the first version's columns from the records alone. It opened no checkpoint with the second version.
 #[test]
 fn standby_that_is_promoted_after_a_rename_goes_back_to_the_version_before() {

@@ -177,6 +177,8 @@ impl<'a> DeploymentCheck<'a> {
         let was = declared.was.as_deref().filter(|was| !self.declares(was));
         let before = was.and_then(|was| self.deployed.owned(module, was));
         let found = match (self.deployed.owned(module, &declared.name), before) {
+            // A record lists each table that it changes. Another one had its name before, whatever `was` finds now.
+            (Some(id), Some(_)) if matches!(self.rules, DeploymentRules::Replay(_)) => Some(id),
             (Some(_), Some(_)) => {
                 let (stored, declared) = (
                     format!("both {} and {}", table.name, was.unwrap_or_default()),
