@@ -144,6 +144,7 @@ impl Database {
             if lsn < start || lsn > end {
                 let reason = format!("{name} has no place in the log, which holds LSN {start} to {end}");
                 report.passed_over.push(reason);
+                self.pass_over(lsn);
                 continue;
             }
             let reader = match files.open(lsn) {
@@ -151,6 +152,7 @@ impl Database {
                 Err(error) if error.is_foreign() => return Err(error.into()),
                 Err(error) => {
                     report.passed_over.push(error.to_string());
+                    self.pass_over(lsn);
                     continue;
                 }
             };
@@ -161,6 +163,7 @@ impl Database {
                     Ok(found) => loaded = Some(found),
                     Err(RecoveryError::Checkpoint(error)) => {
                         report.passed_over.push(error.to_string());
+                        self.pass_over(lsn);
                         reset(&mut self.replayer())?;
                     }
                     Err(error) => return Err(error.into()),
@@ -228,6 +231,12 @@ impl Database {
             schemas.past_of(reader)
         };
         read_past().unwrap_or_else(|| TablePast::unknown_before(reader.header().txn_id))
+    }
+
+    fn pass_over(&self, lsn: Lsn) {
+        if let Some(checkpointer) = &self.checkpointer {
+            checkpointer.record_passed_over(lsn);
+        }
     }
 
     fn record_found(&self, reader: &CheckpointReader) {

@@ -224,7 +224,7 @@ fn install(
         }
         let state = reader.partition(partition.id);
         partition.clock.advance_past(state.last_tick);
-        partition.last_end = state.last_end;
+        partition.last_end = state.last_end.min(reader.lsn());
     }
     let found = reader.modules().iter().map(|module| ModuleBytes {
         wasm: module.get().wasm.into(),

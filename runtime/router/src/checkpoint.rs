@@ -126,7 +126,8 @@ fn copy_start(held: &mut ExclusivePartitions<'_>, lsn: Lsn, txn_id: TxnId, to: &
     let partitions = held.partitions.iter_mut().map(|partition| PartitionStart {
         id: partition.id,
         last_tick: partition.clock.last_tick(),
-        last_end: partition.last_end,
+        // A transaction in parts may have begun before a standby's cut, and its first record lies behind.
+        last_end: partition.last_end.min(lsn),
         tables: partition.begin_copy(&shared, to.clone()),
     });
     let partitions = partitions.collect();

@@ -1,7 +1,7 @@
 //! The checkpoints of a database: the running one, published ones, and failed ones of this run.
 
 use std::{
-    collections::BTreeMap,
+    collections::{BTreeMap, BTreeSet},
     sync::{Condvar, Mutex, MutexGuard},
     time::Duration,
 };
@@ -37,6 +37,8 @@ struct HistoryState {
     /// Write time up to the mark of the newest published checkpoint.
     published_write_ns: u64,
     published: BTreeMap<Lsn, CheckpointInfo>,
+    /// Files that the opening could not use. They are no way back.
+    passed_over: BTreeSet<Lsn>,
     failed: Vec<CheckpointInfo>,
     last_failure: Option<FailedCheckpoint>,
     /// Published and failed in this run.
@@ -98,7 +100,20 @@ impl CheckpointHistory {
 
     /// Records a checkpoint of an earlier run.
     pub fn record_found(&self, info: CheckpointInfo) {
-        self.lock().published.insert(info.lsn, info);
+        let mut state = self.lock();
+        state.passed_over.remove(&info.lsn);
+        state.published.insert(info.lsn, info);
+    }
+
+    /// Records a file of an earlier run that can't be used.
+    pub fn record_passed_over(&self, lsn: Lsn) {
+        let mut state = self.lock();
+        state.published.remove(&lsn);
+        state.passed_over.insert(lsn);
+    }
+
+    pub fn is_passed_over(&self, lsn: Lsn) -> bool {
+        self.lock().passed_over.contains(&lsn)
     }
 
     /// Reserves the turn to take a checkpoint. Returns false if another one has it.
@@ -154,6 +169,7 @@ impl CheckpointHistory {
                     seconds: info.seconds.unwrap_or_default(),
                 };
                 self.engine.shared.notices.publish(NoticeKind::Checkpoint, published);
+                state.passed_over.remove(&info.lsn);
                 state.published.insert(info.lsn, info);
                 state.published_write_ns = state.running_write_ns;
                 state.counts.0 += 1;

@@ -61,6 +61,11 @@ impl Checkpointer {
         self.history.record_found(info);
     }
 
+    /// Records a file of an earlier run that can't be used: it does not count as kept.
+    pub fn record_passed_over(&self, lsn: Lsn) {
+        self.history.record_passed_over(lsn);
+    }
+
     /// Opens the archive that gets each file before it is removed. Once.
     pub fn open_archive(
         &self,

@@ -229,12 +229,16 @@ impl Retention {
     /// The files that go with this checkpoint.
     fn replaced_by(&self, newest: Lsn) -> Result<ReplacedFiles, ArchiveError> {
         let stored = self.history.engine.files.list()?;
-        let older = stored.iter().filter(|lsn| **lsn <= newest).count();
-        let (past, kept) = stored[..older].split_at(older.saturating_sub(self.keep));
+        let older = stored.into_iter().filter(|lsn| *lsn <= newest);
+        let is_unusable = |lsn: &Lsn| *lsn != newest && self.history.is_passed_over(*lsn);
+        let (unusable, whole): (Vec<_>, Vec<_>) = older.partition(is_unusable);
+        let (past, kept) = whole.split_at(whole.len().saturating_sub(self.keep));
+        // With fewer checkpoints, the log from the beginning is the way back from a damaged one.
+        let log_before = kept.first().filter(|_| kept.len() == self.keep).copied();
+        let unusable = unusable.into_iter().filter(|_| log_before.is_some());
         Ok(ReplacedFiles {
-            checkpoints: past.to_vec(),
-            // With fewer checkpoints, the log from the beginning is the way back from a damaged one.
-            log_before: kept.first().filter(|_| kept.len() == self.keep).copied(),
+            checkpoints: past.iter().copied().chain(unusable).collect(),
+            log_before,
         })
     }
 

@@ -22,6 +22,15 @@ impl Checkpointer {
         self.start("checkpoint-schedule", Box::new(move || Box::new(schedule)));
     }
 
+    /// Returns the time since the newest checkpoint was begun, or since the database was created. A server that is often restarted takes
+    /// checkpoints by time all the same. If the clock went back, the time counts from now on.
+    fn newest_age(&self) -> Duration {
+        let newest = self.history.published().last().map(|(_, began_us)| *began_us);
+        let since_us = newest.unwrap_or(self.engine().genesis.created_us);
+        let age_us = self.engine().shared.clock.now_us().saturating_sub(since_us);
+        Duration::from_micros(u64::try_from(age_us).unwrap_or_default())
+    }
+
     /// Returns true if another checkpoint is due, `since_last` after the last one was begun.
     fn is_due(&self, since_last: Duration) -> bool {
         let (config, log) = (&self.config, &self.engine().log);
@@ -48,8 +57,10 @@ impl Checkpointer {
 /// Takes checkpoints when they are due.
 struct CheckpointSchedule {
     checkpointer: Arc<Checkpointer>,
-    /// When the last one was begun, by the node's clock.
+    /// When the last one was begun, by the node's clock. At first, when the schedule began.
     last_ns: u64,
+    /// Age of the newest checkpoint when the schedule began; zero once this run has begun one.
+    found_age: Duration,
     checked_ns: u64,
 }
 
@@ -57,6 +68,7 @@ impl CheckpointSchedule {
     fn new(checkpointer: Arc<Checkpointer>) -> Self {
         let now_ns = checkpointer.engine().shared.clock.monotonic_ns();
         Self {
+            found_age: checkpointer.newest_age(),
             checkpointer,
             last_ns: now_ns,
             checked_ns: now_ns,
@@ -81,10 +93,11 @@ impl Work for CheckpointSchedule {
             return Step::Idle;
         }
         self.checked_ns = now_ns;
-        if !checkpointer.is_due(Duration::from_nanos(now_ns - self.last_ns)) {
+        let since_last = Duration::from_nanos(now_ns - self.last_ns).saturating_add(self.found_age);
+        if !checkpointer.is_due(since_last) {
             return Step::Idle;
         }
-        self.last_ns = now_ns;
+        (self.last_ns, self.found_age) = (now_ns, Duration::ZERO);
         // The next time comes.
         if let Err(error) = checkpointer.try_take() {
             checkpointer.history.record_failure(error.to_string());

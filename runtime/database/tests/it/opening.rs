@@ -141,3 +141,40 @@ fn a_lost_log_beside_checkpoints_is_refused() {
         .to_string();
     assert!(refused.contains("an empty directory"), "{refused}");
 }
+
+#[test]
+fn a_checkpoint_that_was_passed_over_does_not_count_as_kept() {
+    let (dir, database) = bank(2, 200);
+    let older = take(&database);
+    transfer(&database, 1);
+    let newer = take(&database);
+    close(database);
+    let damage = |info: &CheckpointInfo| {
+        let path = dir.path().join("checkpoints").join(&info.file);
+        let mut bytes = std::fs::read(&path).expect("a checkpoint");
+        bytes[700] ^= 1;
+        std::fs::write(&path, bytes).expect("written");
+    };
+    damage(&newer);
+    let (database, report) = open(dir.path(), 2);
+    assert_eq!(report.passed_over.len(), 1);
+    let listed = crate::common::checkpointer(&database).list();
+    assert!(
+        listed.iter().all(|info| info.lsn != newer.lsn),
+        "no standby begins with it"
+    );
+    transfer(&database, 2);
+    let digest = digest_now(&database);
+    let third = take(&database);
+    crate::common::wait_until("one is removed", || {
+        std::fs::read_dir(dir.path().join("checkpoints"))
+            .expect("there")
+            .count()
+            == 2
+    });
+    close(database);
+    damage(&third);
+    let (database, report) = open(dir.path(), 2);
+    assert_eq!(report.checkpoint.expect("the oldest one").lsn, older.lsn);
+    assert_eq!(digest_now(&database), digest);
+}

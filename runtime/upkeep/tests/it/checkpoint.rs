@@ -205,6 +205,31 @@ fn the_schedule_takes_them_by_time_and_by_length() {
 }
 
 #[test]
+fn a_server_that_is_often_restarted_takes_checkpoints_by_time() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut config = config(dir.path(), 1);
+    config.checkpoints = CheckpointConfig {
+        every: Duration::from_secs(2),
+        ..CheckpointConfig::BY_HAND
+    };
+    let until = Instant::now() + WAIT_MAX;
+    for round in 0.. {
+        let database = recovered(config.clone());
+        if round == 0 {
+            fill_bank(&database, 200);
+        }
+        let newest = checkpointer(&database).newest();
+        // Shorter than the time between checkpoints.
+        thread::sleep(Duration::from_millis(500));
+        close(database);
+        if newest.is_some() {
+            return;
+        }
+        assert!(Instant::now() < until, "none was taken in {round} starts");
+    }
+}
+
+#[test]
 fn a_checkpoint_is_begun_when_a_restart_would_take_too_long() {
     let dir = tempfile::tempdir().expect("a directory");
     let mut config = config(dir.path(), 2);
