@@ -168,12 +168,21 @@ impl Archive {
                 found: hex(&found),
             });
         }
-        match origin.start <= found.end {
-            true => Ok(()),
-            false => Err(ArchiveError::Gap {
+        if origin.start > found.end {
+            return Err(ArchiveError::Gap {
                 archive: self.path.clone(),
                 end: found.end,
                 start: origin.start,
+            });
+        }
+        // The newest archived file is live yet, or ends where the live log begins. In a restored directory files end elsewhere.
+        let live = segments(&*origin.log)?;
+        let ends_at = found.segments.last().map(|segment| segment.end_place);
+        match live.contains(&newest) || live.first().copied() == ends_at {
+            true => Ok(()),
+            false => Err(ArchiveError::OtherFile {
+                archive: self.path.clone(),
+                name: segment_name(newest),
             }),
         }
     }

@@ -28,6 +28,8 @@ use crate::{
 
 const PREFIX: &str = "backup-";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
+/// Longest wait until the records of a backup are in the log's files.
+const COPY_WAIT_MAX: Duration = Duration::from_mins(1);
 /// Failures remembered.
 const FAILURES_MAX: usize = 8;
 /// Backups that may lie beside each other: listing them reads the manifest of each.
@@ -182,6 +184,8 @@ impl Backups {
         // The time is read first. So every record that is not in the backup is later, within the length of a turn.
         let created_us = self.engine().shared.clock.now_us();
         let until = self.engine().log.durable();
+        // With an NVRAM buffer, a site may yet store a number below this one. The files then end before it.
+        self.engine().log.wait_copied(until, COPY_WAIT_MAX)?;
         let note = |bytes: u64| {
             if let Some(info) = &mut self.lock().running {
                 info.bytes = info.bytes.max(bytes);

@@ -579,3 +579,18 @@ fn wait_made(backups: &Backups, id: &str) {
     wait_until("it is made", || found().state != BackupPhase::Running);
     assert_eq!(found().error, None);
 }
+
+/// Its log has other files from the point on. Among those of its source no restore would find its way.
+#[test]
+fn a_restored_directory_does_not_continue_the_archive_of_its_source() {
+    let Dirs { root, data, archive } = dirs();
+    let database = begin(&data, &archive, None);
+    let moments = history(&database, &data, 1, 6);
+    wait_until("the log is in the archive", || status(&database).files >= 7);
+    close(database);
+    let restored = root.path().join("restored");
+    restore_archived(&data, &archive, &restored, Point::Lsn(moments[2].lsn)).expect("restored");
+    let refused = open_with(&restored, &archive, None).map(drop);
+    assert!(matches!(refused, Err(ArchiveError::OtherFile { .. })), "{refused:?}");
+    close(open_with(&data, &archive, None).expect("its own archive"));
+}
