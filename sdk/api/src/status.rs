@@ -10,10 +10,10 @@ use crate::{CheckpointFailure, ControlEnd, RestartEstimate, U64};
 pub struct Status {
     /// `primary`, `standby`, or `read-only` if the operator started the server with `--read-only`.
     pub role: String,
-    /// Current epoch. It grows by one at each start that writes. Null without a log.
+    /// Count of the current epoch. It grows at each start that writes. Null without a log.
     pub epoch: Option<u32>,
-    /// Writer of that epoch: a part of the identity of the node that was its primary. Two primaries of one epoch differ in it. 0: the node had no
-    /// identity yet, as without replication. Null without a log.
+    /// Writer of that epoch: a part of the identity of the node that was its primary. Two primaries of one epoch differ in it. A
+    /// server without replication draws another one at each start. Null without a log.
     #[serde(default)]
     pub epoch_writer: Option<u16>,
     /// Phase of the server.

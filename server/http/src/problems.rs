@@ -280,7 +280,7 @@ fn guide_of_durability(kind: ProblemKind) -> Guide {
         _ => (
             "The write ran, and one of two things happened. Either the log failed while the server wrote the record; the next start shows \
              whether the write is kept. Or the write is durable on this server (<code>reached</code>), but standbys did not confirm it in time. \
-             If so, only the loss of this server loses it.",
+             If so, a promotion of a standby that lacks it cuts it off.",
             "Wait until the server runs again, or its standbys are back. Then repeat the call with the same idempotency key, or look for \
              <code>txn_id</code> at <code>lsn</code> in GET /v1/log.",
             "Only with the same idempotency key. Without a key the call may run twice.",

@@ -32,7 +32,7 @@ const BUILD: MetricText = (
 const EPOCH: MetricText = (
     "reprise_epoch",
     "gauge",
-    "Epoch in which the server writes; 0 without a log",
+    "Count of the epoch in which a primary writes, or of a standby's last record; 0 without a log",
 );
 const ROLE: MetricText = (
     "reprise_role",

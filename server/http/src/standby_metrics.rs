@@ -28,7 +28,7 @@ type StandbyInstrument = (&'static str, &'static str, fn(&StandbyInfo) -> Option
 #[rustfmt::skip]
 const GAUGES: [StandbyInstrument; 13] = [
     ("reprise.standby.streaming", "1 while the `standby` gets each group of records at once", |s| Some((s.state == StandbyPhase::Streaming) as u64 as f64)),
-    ("reprise.standby.in.sync", "1 while the `standby` has every acknowledged write, 0 if it may lack some. The standby itself shows what its primary \
+    ("reprise.standby.in.sync", "1 while the primary counts the `standby` as in sync: at 2-safe and very-safe it has every acknowledged write. The standby itself shows what its primary \
      said last, or no value if it does not know", |s| s.in_sync.map(|is_in| is_in as u64 as f64)),
     ("reprise.standby.freshness", "Freshness of the `standby`'s reads, from 0 to 1", |s| s.freshness),
     ("reprise.standby.lag.seconds", "Age of the oldest primary record that readers on the `standby` do not see yet, at most", |s| Some(s.lag_us as f64 / 1e6)),

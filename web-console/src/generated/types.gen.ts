@@ -2456,12 +2456,12 @@ export type Status = {
      */
     durable_lsn: U64;
     /**
-     * Current epoch. It grows by one at each start that writes. Null without a log.
+     * Count of the current epoch. It grows at each start that writes. Null without a log.
      */
     epoch?: number | null;
     /**
-     * Writer of that epoch: a part of the identity of the node that was its primary. Two primaries of one epoch differ in it. 0: the node had no
-     * identity yet, as without replication. Null without a log.
+     * Writer of that epoch: a part of the identity of the node that was its primary. Two primaries of one epoch differ in it. A
+     * server without replication draws another one at each start. Null without a log.
      */
     epoch_writer?: number | null;
     /**
@@ -4620,7 +4620,7 @@ export type PromiseErrors = {
      */
     501: Problem;
     /**
-     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, unavailable
+     * overloaded, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, read-only, unavailable
      */
     503: Problem;
 };
