@@ -38,7 +38,9 @@ pub enum ArchiveError {
          it up to LSN {end}. Name another directory for the new archive"
     )]
     Gap { archive: PathBuf, end: Lsn, start: Lsn },
-    #[error("{archive} has another file {name}: a restored database needs its own archive")]
+    #[error(
+        "{archive} has another file {name}: a restored database, or a standby that began again, needs an archive of its own"
+    )]
     OtherFile { archive: PathBuf, name: String },
     #[error(
         "{archive} did not answer within {seconds} s. If its disk is missing, mount it again. Or start with another directory; the \

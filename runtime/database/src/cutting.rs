@@ -441,7 +441,7 @@ pub(crate) fn committed_as_primary(node: &NodeFile, end: u32) -> Option<Lsn> {
 }
 
 /// Returns the limit of `committed_as_primary` for a log that ends in this epoch. None if another primary wrote the end since this
-/// directory led. An end before the last epoch that this directory led in is older than that leadership, whoever wrote it.
+/// directory led. An end before the last epoch that this directory led in is older than that leadership, even if another primary wrote it.
 pub(crate) fn committed_at_end(node: &NodeFile, end: Epoch) -> Option<Lsn> {
     let led_last = node.read(|document| document.led.as_ref().map_or(0, Leadership::last_epoch));
     let is_covered = end.count() < led_last || node.own_epoch(end.count()) == end;

@@ -27,7 +27,7 @@ pub(crate) struct LeaseCandidate<'a> {
 }
 
 impl LeaseCandidate<'_> {
-    /// Whether the record's standbys in sync are those that this directory knows, and it is one of them.
+    /// Whether the record names this node in sync, this node was told so, and it has heard of no later epoch.
     fn is_named(&self, record: &SyncRecord) -> bool {
         let is_there = record.in_sync.iter().any(|name| name == self.name);
         is_there && self.was_in_sync && self.heard <= record.epoch

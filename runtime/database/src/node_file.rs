@@ -339,7 +339,8 @@ impl NodeFile {
     /// document keeps the epoch, so that an operator who has this node lead all the same gets a later one.
     ///
     /// # Errors
-    /// A member leads, or has records of a primary, in a later epoch or in one that was taken beside this node; or the document can't be saved.
+    /// A member leads in an epoch that is later or was taken beside this node, or has records of such an epoch's primary. Or this node can't save
+    /// the document.
     pub fn check_answers(&self, answers: &[MemberAnswer]) -> Result<(), OpenError> {
         let checked = self.read(|document| document.check_answers(answers));
         if checked.is_err() {

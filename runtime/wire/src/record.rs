@@ -28,8 +28,8 @@ use crate::{
 };
 
 named_enum! {
-    /// First byte of a record's body. Numbers are never used again for something else: 2 is not in use, 9 is a deployment that ran something, and 13
-    /// a stand-in, which holds a record of one of these kinds.
+    /// First byte of a record's body. A number keeps its meaning for ever. 2 is not in use, and 9 is a deployment that ran something. 13 is a
+    /// stand-in, which holds a record of one of these kinds.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub enum RecordKind {
         Genesis = 1 => "genesis",

@@ -37,8 +37,9 @@ const OPS_LOST: usize = 12;
 /// The thread that writes the log, and the longest time for which a slow disk keeps it, in nanoseconds.
 const LOG_WRITER: &str = "log-flusher";
 const SLOW_NS: u64 = 1_000_000_000;
-/// Longest time for which the network keeps a withdrawal of promises, in nanoseconds. One of this many is kept.
+/// Longest time for which the network keeps a withdrawal of promises, in nanoseconds.
 const LATE_NS_MAX: u64 = 20_000_000_000;
+/// The network keeps one withdrawal of this many.
 const LATE_RARENESS: u64 = 3;
 /// LSN behind every log.
 const VIEW_OVERSTATED: u64 = 1 << 40;
@@ -245,7 +246,7 @@ impl Around {
 }
 
 impl Around {
-    /// Keeps some withdrawals back, as a network does that is slow for one request. True: it comes later, and nobody waits for it.
+    /// Keeps some withdrawals back, as a network does that is slow for one request. True: it comes later, and its sender no longer waits.
     pub fn comes_late(&self, (from, to): (usize, usize), question: &PromiseQuestion) -> bool {
         let mut late = lock(&self.late);
         let is_kept =
@@ -270,7 +271,7 @@ impl Around {
             .extract_if(.., |late| late.due_ns <= now_ns)
             .collect();
         for LateWithdrawal { from, to, question, .. } in due {
-            // Nobody waits for the answer.
+            // The sender no longer waits for the answer.
             let _ = self.ask((from, to), |service| service.promise(&question));
         }
     }
