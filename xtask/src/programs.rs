@@ -2,15 +2,16 @@
 
 use std::{
     fmt,
+    io::{BufRead, BufReader},
     path::{Path, PathBuf},
     process::{Command, Stdio},
     time::{Duration, Instant},
 };
 
-use anyhow::{Context, Result, bail};
+use anyhow::{Context, Result, bail, ensure};
 use serde_json::Value;
 
-use crate::{rustc::target_libraries, stages::Stage, tasks::run};
+use crate::{rustc::target_libraries, stages::Stage};
 
 /// A program with tests.
 pub(crate) struct Program {
@@ -24,12 +25,13 @@ pub(crate) struct Program {
 pub(crate) struct Step {
     pub name: String,
     pub time: Duration,
-    pub is_done: bool,
+    /// Why it failed.
+    pub failure: Option<String>,
 }
 
 impl fmt::Display for Step {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let failed = if self.is_done { "" } else { "  FAILED" };
+        let failed = if self.is_done() { "" } else { "  FAILED" };
         write!(f, "{:8.1} s  {}{failed}", self.time.as_secs_f64(), self.name)
     }
 }
@@ -42,14 +44,20 @@ impl Step {
         let begun = Instant::now();
         let result = work();
         if let Err(error) = &result {
-            eprintln!("error: {name}: {error:#}");
+            // The summary has all of it.
+            let text = format!("{error:#}");
+            eprintln!("error: {name}: {}", text.lines().next().unwrap_or_default());
         }
         let time = begun.elapsed();
         Self {
             name,
             time,
-            is_done: result.is_ok(),
+            failure: result.err().map(|error| format!("{error:#}")),
         }
+    }
+
+    pub fn is_done(&self) -> bool {
+        self.failure.is_none()
     }
 }
 
@@ -103,13 +111,55 @@ impl Program {
             "RUST_TEST_THREADS",
             Stage::of(&self.folder).tests_at_a_time().to_string(),
         );
-        run(command.env("LD_LIBRARY_PATH", target_libraries()?))
+        command.env("LD_LIBRARY_PATH", target_libraries()?);
+        let mut child = command.stdout(Stdio::piped()).spawn().context("start it")?;
+        let printed = child.stdout.take().context("a program without its output")?;
+        let mut failures = Failures::default();
+        for line in BufReader::new(printed).split(b'\n') {
+            let line = line.context("read what it prints")?;
+            let line = String::from_utf8_lossy(&line);
+            println!("{line}");
+            failures.read(&line);
+        }
+        let status = child.wait().context("wait for its end")?;
+        ensure!(status.success(), "it ended with {status}\n{}", failures.text);
+        Ok(())
+    }
+}
+
+/// The output of a program behind its last test: what its failed tests printed, and their names.
+#[derive(Default)]
+struct Failures {
+    is_behind: bool,
+    text: String,
+}
+
+/// Longest text of one program's failures, in bytes.
+const FAILURES_MAX: usize = 16 << 10;
+
+impl Failures {
+    fn read(&mut self, line: &str) {
+        self.is_behind |= line == "failures:";
+        if self.is_behind && self.text.len() + line.len() < FAILURES_MAX {
+            self.text.push_str(line);
+            self.text.push('\n');
+        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_failed_tests_printed_is_kept() {
+        let mut failures = Failures::default();
+        let printed = "test a::b ... FAILED\n\nfailures:\n\n---- a::b stdout ----\nleft: 1\n\nfailures:\n    a::b";
+        printed.lines().for_each(|line| failures.read(line));
+        assert_eq!(failures.text, format!("{}\n", &printed[22..]));
+        (0..FAILURES_MAX).for_each(|_| failures.read("more"));
+        assert!(failures.text.len() <= FAILURES_MAX + 8, "{}", failures.text.len());
+    }
 
     #[test]
     fn programs_with_tests_are_read_from_what_cargo_builds() {

@@ -50,7 +50,7 @@ pub fn quick(root: &Path, names: &[String]) -> Result<()> {
     }
     println!("\nsteps:");
     steps.iter().for_each(|step| println!("{step}"));
-    ensure!(steps.iter().all(|step| step.is_done), "failed");
+    ensure!(steps.iter().all(|step| step.is_done()), "failed");
     Ok(())
 }
 
@@ -72,7 +72,7 @@ fn test(root: &Path, own: &[&Package], packages: &[Package], steps: &mut Vec<Ste
         let run = |program: &Program| Step::run(program.name(), || program.run(root));
         steps.extend(programs.iter().map(run));
     }
-    if steps.iter().all(|step| step.is_done) && own.iter().any(|package| is_simulated(package, packages)) {
+    if steps.iter().all(|step| step.is_done()) && own.iter().any(|package| is_simulated(package, packages)) {
         steps.push(Step::run("build the simulator", || {
             let mut command = cargo(root);
             command.args(["build", "--profile", "quick", "--bin", "sim"]);

@@ -102,25 +102,30 @@ pub fn test(root: &Path, stages: &[Stage]) -> Result<()> {
         programs = build(root, &mut selection(root, stages, &packages))?;
         Ok(())
     });
-    ensure!(built.is_done, "the tests can't be built");
+    ensure!(built.is_done(), "the tests can't be built");
     let _ = fs::remove_file(root.join("target/skipped-tests.txt")); // there may be none
     let (mut totals, mut steps) = (vec![built], Vec::new());
     for stage in stages {
         let mut own = Vec::new();
         totals.push(Step::run(format!("test-{stage}"), || {
             own = stage.run(root, &packages, &programs);
-            ensure!(own.iter().all(|step| step.is_done), "tests failed");
+            ensure!(own.iter().all(|step| step.is_done()), "tests failed");
             Ok(())
         }));
         steps.append(&mut own);
     }
+    for step in &steps {
+        if let Some(failure) = &step.failure {
+            println!("\n== failed: {}\n{failure}", step.name);
+        }
+    }
     println!("\nfailed, or {} s and longer:", SLOW.as_secs());
-    let shown = steps.iter().filter(|step| !step.is_done || step.time >= SLOW);
+    let shown = steps.iter().filter(|step| !step.is_done() || step.time >= SLOW);
     shown.for_each(|step| println!("{step}"));
     println!("stages:");
     totals.iter().for_each(|step| println!("{step}"));
     skipped(root);
-    let failed: Vec<_> = totals.iter().filter(|step| !step.is_done).collect();
+    let failed: Vec<_> = totals.iter().filter(|step| !step.is_done()).collect();
     let failed: Vec<_> = failed.iter().map(|step| step.name.as_str()).collect();
     ensure!(failed.is_empty(), "failed: {}", failed.join(", "));
     Ok(())

@@ -47,7 +47,7 @@ impl Package {
 pub fn metadata(root: &Path, args: &[&str]) -> Result<Value> {
     let mut command = cargo(root);
     command
-        .args(["metadata", "--offline", "--format-version", "1"])
+        .args(["metadata", "--locked", "--format-version", "1"])
         .args(args);
     let output = command.output().context("start cargo metadata")?;
     serde_json::from_slice(&output.stdout).with_context(|| {
