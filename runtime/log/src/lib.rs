@@ -44,7 +44,7 @@ pub use index::{parse_segment_name, segment_name};
 pub use log::{Complete, Log, LogConfig, OpenReport, Positions};
 pub use nvram_appender::NvramAppender;
 pub use nvram_buffer::{DestageDemand, NvramBufferConfig, NvramBufferStatus};
-pub use reader::{LogBlock, LogReader, OwnedRecord, ReadRecord, RecordPage, RecordPlace};
+pub use reader::{LogBlock, LogReader, OwnedRecord, PageBounds, ReadRecord, RecordPage, RecordPlace};
 pub use replication_slot::{ReplicationSlot, ReplicationSlotInfo};
 pub use rewind::{EpochStart, LogOutline};
 pub use scan::{SegmentReport, TornTail, VerifyReport, database_id, start_of_segment, verify};

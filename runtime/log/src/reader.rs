@@ -429,6 +429,15 @@ pub(crate) fn damaged(segment: u64, place: u64, lsn: Lsn, error: &WireError) -> 
     }))
 }
 
+/// The size of a page of records.
+#[derive(Clone, Copy, Debug)]
+pub struct PageBounds {
+    /// Number of records at most.
+    pub records: usize,
+    /// Bytes of records with which the page is full.
+    pub bytes: usize,
+}
+
 impl<P: Send + 'static> Log<P> {
     /// Reads forward from the first record at or behind `from` to the durable end, and further when that grows.
     pub fn reader(&self, from: Lsn) -> Result<LogReader, LogError> {
@@ -452,11 +461,11 @@ impl<P: Send + 'static> Log<P> {
         Ok(found.map(|record| record.to_owned()))
     }
 
-    /// The newest durable records before `before` (none: before the end) that `keep` likes, at most `limit`.
+    /// The newest durable records before `before` (none: before the end) that `keep` likes. The page ends with the record that fills it.
     pub fn newest(
         &self,
         before: Option<Lsn>,
-        limit: usize,
+        bounds: PageBounds,
         mut keep: impl FnMut(&ReadRecord<'_>) -> bool,
     ) -> Result<RecordPage, LogError> {
         self.destage_persistent()?;
@@ -469,22 +478,27 @@ impl<P: Send + 'static> Log<P> {
             true => index.block_before(Lsn(upper.0 - 1)),
             false => None,
         };
-        let mut looked_at_bytes = 0;
-        while let Some(mark) = behind.filter(|_| page.records.len() < limit) {
+        let (mut looked_at_bytes, mut bytes) = (0, 0);
+        while let Some(mark) = behind.filter(|_| page.records.len() < bounds.records && bytes < bounds.bytes) {
             if looked_at_bytes >= PAGE_SCAN_BYTES_MAX {
                 break;
             }
             looked_at_bytes += self.bytes_between(mark.lsn, upper);
-            let wanted = limit - page.records.len();
-            let mut found = VecDeque::new();
+            let wanted = bounds.records - page.records.len();
+            let mut found: VecDeque<OwnedRecord> = VecDeque::new();
             let mut reader = self.reader(mark.lsn)?;
             while let Some(record) = reader.next_record()? {
                 if record.lsn >= upper {
                     break;
                 }
                 if keep(&record) {
+                    bytes += record.bytes.len();
                     found.push_back(record.to_owned());
-                    if found.len() > wanted {
+                    // The page is full without the oldest one.
+                    while let Some(oldest) = found.front().map(|oldest| oldest.bytes().len())
+                        && (found.len() > wanted || bytes - oldest >= bounds.bytes)
+                    {
+                        bytes -= oldest;
                         found.pop_front();
                     }
                 }
@@ -494,7 +508,7 @@ impl<P: Send + 'static> Log<P> {
             behind = index.mark_before(mark.place);
         }
         page.next = match page.records.last() {
-            Some(oldest) if page.records.len() == limit => Some(oldest.lsn),
+            Some(oldest) if page.records.len() == bounds.records || bytes >= bounds.bytes => Some(oldest.lsn),
             _ => (upper > start).then_some(upper),
         };
         Ok(page)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, PartitionId, TxnId};
-use reprise_log::{LogError, ReadRecord};
+use reprise_log::{LogError, PageBounds, ReadRecord};
 use reprise_txn::Deployed;
 use reprise_wire::{RecordFacts, RecordKind, RecordRef, RecordScope};
 
@@ -82,8 +82,6 @@ fn kind_names() -> String {
 
 /// Bytes of records after which a page ends before its limit.
 const PAGE_BYTES_MAX: usize = 4 << 20;
-/// Records taken from the log's end at a time.
-const NEWEST_CHUNK: usize = 32;
 /// Records that are read for one page, so that a filter without hits ends.
 const LOOKED_AT_MAX: usize = 100_000;
 /// Time after which a page ends before its limit.
@@ -113,22 +111,14 @@ impl Router {
             oldest: log.start(),
             end: log.durable(),
         };
-        let mut bytes = 0;
         if query.newest {
-            let mut before = query.from;
-            while page.records.len() < query.limit && bytes < PAGE_BYTES_MAX {
-                let wanted_count = NEWEST_CHUNK.min(query.limit - page.records.len());
-                let found = log.newest(before, wanted_count, wanted)?;
-                for owned in &found.records {
-                    bytes += owned.bytes().len();
-                    page.records.push(decode(&owned.get()));
-                }
-                page.next = found.next;
-                if found.next.is_none() || found.records.len() < wanted_count || Instant::now() >= until {
-                    break;
-                }
-                before = found.next;
-            }
+            let bounds = PageBounds {
+                records: query.limit,
+                bytes: PAGE_BYTES_MAX,
+            };
+            let found = log.newest(query.from, bounds, wanted)?;
+            page.records = found.records.iter().map(|owned| decode(&owned.get())).collect();
+            page.next = found.next;
             return Ok(self.with_keys(page));
         }
         let from = query.from.unwrap_or_default().max(log.start());
@@ -137,6 +127,7 @@ impl Router {
             return Ok(page);
         }
         let mut reader = log.reader(from)?;
+        let mut bytes = 0;
         for _ in 0..LOOKED_AT_MAX {
             let Some(record) = reader.next_record()? else {
                 // The log may have grown since the page began: it is durable up to here.

@@ -171,7 +171,7 @@ pub struct MemoryStatus {
 /// Memory of one kind.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
 pub struct MemoryUse {
-    /// `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
+    /// `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `connections`, `guests`, `modules` or `ready`.
     pub kind: String,
     /// Bytes of this kind.
     pub bytes: u64,

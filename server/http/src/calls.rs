@@ -13,7 +13,10 @@ use reprise_api::{CBOR_MEDIA_TYPE, CallAnswer, Problem, ProblemKind, headers};
 use reprise_base::{Lsn, Safety, limits::IDEMPOTENCY_KEY_BYTES_MAX};
 use reprise_codec::{Format, Packer};
 use reprise_router::{CallReply, CallTerms, Caller, Deployed, ScopedKey};
-use tokio::{sync::oneshot, time::timeout};
+use tokio::{
+    sync::oneshot,
+    time::{Instant, timeout_at},
+};
 
 use crate::{
     body::{self, Bounds},
@@ -163,8 +166,6 @@ async fn run(state: &AppState, principal: &Principal, request: Request) -> Resul
     front::check_no_query(&head.uri)?;
     state.check_open()?;
     let deadline_ns = client_timeout(&head.headers)?.map(|timeout| state.router.deadline_in(timeout));
-    // The record to wait for may be the module's deployment.
-    wait_for_min_lsn(state, &head.headers).await?;
     let deployed = state.router.deployed();
     let mut asked = Call::of(state, principal, &deployed, path, &head.headers)?;
     if asked.waits_for_name(state) {
@@ -320,12 +321,50 @@ pub fn bad_key() -> Refusal {
 /// Time between two checks whether an answer may be given.
 pub const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
+/// The wait of a request until the data is as fresh as it asks.
+pub struct FreshWait {
+    begun: Instant,
+    wait_max: Duration,
+    /// Time for which the client waits for the whole answer.
+    timeout: Option<Duration>,
+}
+
+impl FreshWait {
+    /// A page has no limit to its whole time.
+    pub fn of(headers: &HeaderMap, is_page: bool) -> Result<Self, Refusal> {
+        let wait_max = number(headers, headers::MAX_WAIT_MS)?.map(Duration::from_millis);
+        Ok(Self {
+            begun: Instant::now(),
+            wait_max: wait_max.unwrap_or(READ_WAIT_DEFAULT).min(READ_WAIT_MAX),
+            timeout: if is_page { None } else { client_timeout(headers)? },
+        })
+    }
+
+    /// Returns the end of the wait.
+    pub fn until(&self) -> Instant {
+        let timeout = self.timeout.unwrap_or(self.wait_max);
+        self.begun + timeout.min(self.wait_max)
+    }
+
+    /// Returns the refusal of a request whose wait has ended.
+    pub fn refusal(&self, detail: String) -> Refusal {
+        match self.timeout {
+            Some(timeout) if timeout <= self.wait_max => Refusal::deadline_exceeded(),
+            _ => Refusal::new(ProblemKind::TooStale, detail),
+        }
+    }
+
+    /// Returns what is left of the client's time.
+    pub fn left(&self) -> Option<Duration> {
+        self.timeout.map(|timeout| timeout.saturating_sub(self.begun.elapsed()))
+    }
+}
+
 /// Read your writes: waits until the read view holds the record at the asked LSN.
-pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
+pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap, wait: &FreshWait) -> Result<(), Refusal> {
     let Some(min_lsn) = number(headers, headers::MIN_LSN)? else {
         return Ok(());
     };
-    let wait_max = read_wait_max(headers)?;
     let router = &state.router;
     if router.is_in_view(Lsn(min_lsn)) {
         return Ok(());
@@ -345,22 +384,13 @@ pub async fn wait_for_min_lsn(state: &AppState, headers: &HeaderMap) -> Result<(
             tokio::time::sleep(POLL_INTERVAL).await;
         }
     };
-    match timeout(wait_max, seen).await {
+    match timeout_at(wait.until(), seen).await {
         Ok(()) => Ok(()),
-        Err(_) => {
-            let detail = format!(
-                "the server shows every record before LSN {}, and you asked for {min_lsn}; wait longer (Reprise-Max-Wait-Ms), or read from the primary",
-                router.view()
-            );
-            Err(Refusal::new(ProblemKind::TooStale, detail))
-        }
+        Err(_) => Err(wait.refusal(format!(
+            "the server shows every record before LSN {}, and you asked for {min_lsn}; wait longer (Reprise-Max-Wait-Ms), or read from the primary",
+            router.view()
+        ))),
     }
-}
-
-/// Returns the time for which a read waits until it is fresh enough.
-pub fn read_wait_max(headers: &HeaderMap) -> Result<Duration, Refusal> {
-    let asked = number(headers, headers::MAX_WAIT_MS)?.map(Duration::from_millis);
-    Ok(asked.unwrap_or(READ_WAIT_DEFAULT).min(READ_WAIT_MAX))
 }
 
 /// True if the headers ask for no wait. False also if their values are invalid.

@@ -16,13 +16,14 @@ use reprise_observe::{LatencySummary, MetricsSnapshot};
 use reprise_upkeep::{CheckpointInfo, CheckpointPhase};
 use serde::Serialize;
 use tokio::{
-    sync::{OwnedSemaphorePermit, watch},
+    sync::watch,
     time::{Instant, Interval, MissedTickBehavior},
 };
 
 use crate::{
     auth::CallerSession,
     checkpoints::{answer, list_of},
+    event_places::EventPlace,
     limits::{EVENT_INTERVAL, EVENT_STREAMS_MAX},
     refusal::Refusal,
     replication,
@@ -41,7 +42,7 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
 /// comes first, and then at each change that is not only of positions and times. `checkpoint` (a Checkpoint) comes when one begins
 /// and when it ends. `replication` (a Replication) comes twice a second from a server that has standbys or is one. `control` (a
 /// ControlEvent) comes at the end of each control operation, to clients whose role allows such operations. They first get the newest
-/// known ones.
+/// known ones. At most 64 streams are open at a time. One more of a token with few streams ends the oldest one of the token with the most.
 #[utoipa::path(
     get,
     path = "/v1/events",
@@ -51,14 +52,14 @@ const X_ACCEL_BUFFERING: HeaderName = HeaderName::from_static("x-accel-buffering
     )
 )]
 pub async fn events(State(state): State<AppState>, headers: HeaderMap) -> Result<Response, Refusal> {
-    let permit = state.event_streams.clone().try_acquire_owned().map_err(|_| {
+    let caller = CallerSession::of(&state.auth(), &headers)?;
+    let place = state.event_places.take(caller.principal.name()).ok_or_else(|| {
         let detail = format!("{EVENT_STREAMS_MAX} event streams are open; close one, or poll GET /v1/status");
         let mut problem = Problem::new(ProblemKind::Overloaded, detail);
         problem.retry_after_ms = Some(5_000);
         Refusal::from(problem)
     })?;
-    let caller = CallerSession::of(&state.auth(), &headers)?;
-    let live = EventStream::new(state, permit, caller);
+    let live = EventStream::new(state, place, caller);
     let stream = futures_util::stream::unfold(live, async |mut live| {
         let events = live.next().await?;
         Some((Ok::<_, Infallible>(events), live))
@@ -89,11 +90,11 @@ struct EventStream {
     /// Number of the next control operation.
     next_control: u64,
     caller: CallerSession,
-    _permit: OwnedSemaphorePermit,
+    place: EventPlace,
 }
 
 impl EventStream {
-    fn new(state: AppState, permit: OwnedSemaphorePermit, caller: CallerSession) -> Self {
+    fn new(state: AppState, place: EventPlace, caller: CallerSession) -> Self {
         let mut interval = tokio::time::interval(EVENT_INTERVAL);
         interval.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Self {
@@ -105,14 +106,15 @@ impl EventStream {
             state,
             next_control: 0,
             caller,
-            _permit: permit,
+            place,
         }
     }
 
-    /// The next events; None once the server stops, or the reader's token is withdrawn.
+    /// The next events; None once the server stops, the reader's token is withdrawn, or another token got the place.
     async fn next(&mut self) -> Option<Bytes> {
         tokio::select! {
             _ = self.draining.wait_for(|draining| *draining) => return None,
+            () = self.place.until_lost() => return None,
             _ = self.interval.tick() => {}
         }
         let is_shut_out = self.caller.check_again(&self.state.auth()).is_err()

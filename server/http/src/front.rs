@@ -4,21 +4,23 @@ use std::{convert::Infallible, future::Future};
 
 use axum::{
     Router,
-    body::HttpBody,
+    body::{Body, HttpBody},
     extract::{FromRequestParts, Path, Query, Request},
     http::{HeaderMap, Method, StatusCode, Uri, header, request::Parts},
     response::{IntoResponse, Response},
 };
 use http_body_util::BodyExt;
 use reprise_api::{ProblemKind, headers};
-use serde::de::DeserializeOwned;
+use serde::{Serialize, de::DeserializeOwned};
 use tokio::time::timeout;
 use tower::ServiceExt;
 use tracing::Instrument;
 
 use crate::{
     auth::Judgement,
-    batch, calls, integers,
+    batch,
+    calls::{self, FreshWait, wait_for_min_lsn},
+    integers,
     limits::{OPERATION_PLACE_WAIT_MAX, PAGE_BYTES_MAX, TEXT_BYTES_SURE},
     media::{check_codings, format_of_body},
     pages,
@@ -119,12 +121,13 @@ async fn route_checked(
     mut request: Request,
     staleness: &mut Option<Staleness>,
 ) -> Response {
-    let (method, path) = (request.method(), request.uri().path());
+    let (method, uri) = (request.method().clone(), request.uri().clone());
+    let path = uri.path();
     let auth = state.auth().clone();
-    let principal = match auth.check(request.version(), method, path, request.headers()) {
+    let principal = match auth.check(request.version(), &method, path, request.headers()) {
         Ok(principal) => principal,
         Err(refusal) => {
-            state.record_forbidden(request.headers(), method, path, &refusal);
+            state.record_forbidden(request.headers(), &method, path, &refusal);
             return refusal.into_response();
         }
     };
@@ -138,30 +141,30 @@ async fn route_checked(
     {
         return refusal.into_response();
     }
-    if *method == Method::POST
+    if method == Method::POST
         && let Err(refusal) = format_of_body(request.headers())
     {
         return refusal.into_response();
     }
     if shows_data(path) {
         let is_page = method.is_safe() && path.starts_with("/v1/tables");
-        if let Err(refusal) = wait_until_fresh(state, request.headers(), is_page, staleness).await {
+        if let Err(refusal) = wait_until_fresh(state, request.headers_mut(), is_page, staleness).await {
             return refusal.into_response();
         }
     }
-    if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
+    if method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
         request.extensions_mut().insert(Judgement {
             auth,
             principal: principal.clone(),
         });
         return calls::answer(state, &principal, request).await;
     }
-    if *method == Method::POST && path == batch::PATH {
+    if method == Method::POST && path == batch::PATH {
         return batch::answer(state, request)
             .await
             .unwrap_or_else(IntoResponse::into_response);
     }
-    let has_door = passes_door(path, request.uri().query());
+    let has_door = passes_door(path, uri.query());
     let (is_read, is_api) = (method.is_safe(), path.starts_with("/v1/"));
     request.extensions_mut().insert(Judgement { auth, principal });
     let answer = async {
@@ -184,23 +187,29 @@ async fn route_checked(
 }
 
 /// Waits until the data is as fresh as the headers ask. The wait holds neither room nor a place, so the reads that wait keep no other one
-/// from them. Calls and batches wait for their LSN by themselves.
+/// from them. The headers then say what is left of the client's time.
 async fn wait_until_fresh(
     state: &AppState,
-    headers: &HeaderMap,
+    headers: &mut HeaderMap,
     is_page: bool,
     staleness: &mut Option<Staleness>,
 ) -> Result<(), Refusal> {
-    let waited = wait_for_max_lag(state, headers).await;
-    if headers.contains_key(headers::MAX_LAG_MS) {
+    let has_max_lag = headers.contains_key(headers::MAX_LAG_MS);
+    if !has_max_lag && !headers.contains_key(headers::MIN_LSN) {
+        return Ok(());
+    }
+    let wait = FreshWait::of(headers, is_page)?;
+    let waited = wait_for_max_lag(state, headers, &wait).await;
+    if has_max_lag {
         // The staleness counts from the end of the wait.
         *staleness = staleness.and_then(|_| Staleness::of(&state.router));
     }
     waited?;
-    match is_page {
-        true => calls::wait_for_min_lsn(state, headers).await,
-        false => Ok(()),
+    wait_for_min_lsn(state, headers, &wait).await?;
+    if let Some(left) = wait.left() {
+        headers.insert(headers::TIMEOUT_MS, (left.as_millis() as u64).max(1).into());
     }
+    Ok(())
 }
 
 /// Returns true for every path of the API whose answers may be long. Calls and streams of events have bounds of their own. Short answers wait
@@ -222,7 +231,13 @@ fn answer_bytes_max(path: &str, query: Option<&str>) -> u64 {
         "/v1/replication/join",
         "/v1/replication/promise",
     ];
-    const SHORT_UNDER: [&str; 2] = ["/v1/calls/", "/v1/replication/standbys/"];
+    // The outcome of a key and a record hold room as their lengths are.
+    const SHORT_UNDER: [&str; 4] = [
+        "/v1/calls/",
+        "/v1/idempotency/",
+        "/v1/log/",
+        "/v1/replication/standbys/",
+    ];
     let is_short = match path {
         running_calls::PATH => !running_calls::asks_for_many(query),
         _ => SHORT.contains(&path) || SHORT_UNDER.iter().any(|folder| path.starts_with(folder)),
@@ -237,22 +252,46 @@ async fn make_answer(
     is_read: bool,
     answer: impl Future<Output = Response>,
 ) -> Result<Response, Refusal> {
-    let room = match is_read.then(|| state.texts.asked(PAGE_BYTES_MAX)).flatten() {
-        None => None,
-        Some(room) => match timeout(OPERATION_PLACE_WAIT_MAX, room).await {
-            Ok(room) => Some(room),
-            Err(_) => {
-                let why = "found no room: answers that their clients do not take hold all that there is";
-                return Err(Operation::Answer.too_busy(why));
-            }
-        },
-    };
+    let room = wait_for_room(state, if is_read { PAGE_BYTES_MAX } else { 0 }).await?;
     let response = state.places.answer(answer).await?;
     Ok(hold_room(state, response, room).await)
 }
 
+async fn wait_for_room(state: &AppState, bytes_max: u64) -> Result<Option<Room>, Refusal> {
+    let Some(room) = state.texts.asked(bytes_max) else {
+        return Ok(None);
+    };
+    timeout(OPERATION_PLACE_WAIT_MAX, room).await.map(Some).map_err(|_| {
+        let why = "found no room: answers that their clients do not take hold all that there is";
+        Operation::Answer.too_busy(why)
+    })
+}
+
+/// Marks an answer that holds its room by itself.
+#[derive(Clone, Copy)]
+struct HoldsRoom;
+
+/// Answers with one document of at most this many bytes, which may be more than a page has. Its largest part lies in memory twice while the
+/// document is written.
+pub async fn document<T: Serialize>(
+    state: &AppState,
+    bytes_max: u64,
+    make: impl FnOnce() -> Result<T, Refusal>,
+) -> Result<Response, Refusal> {
+    let room = wait_for_room(state, bytes_max.saturating_mul(2)).await?;
+    let write = async { serde_json::to_vec(&make()?).map_err(|error| Refusal::internal(&error.to_string())) };
+    let text = state.places.answer(write).await??;
+    let media_type = [(header::CONTENT_TYPE, "application/json")];
+    let mut response = (media_type, Body::from(state.texts.hold(text, room))).into_response();
+    response.extensions_mut().insert(HoldsRoom);
+    Ok(response)
+}
+
 /// The answer with its room, until the client has taken it.
-async fn hold_room(state: &AppState, response: Response, room: Option<Room>) -> Response {
+async fn hold_room(state: &AppState, mut response: Response, room: Option<Room>) -> Response {
+    if response.extensions_mut().remove::<HoldsRoom>().is_some() {
+        return response;
+    }
     let (head, body) = response.into_parts();
     let body = match body.size_hint().exact() {
         Some(_) => body
@@ -366,6 +405,8 @@ mod tests {
                 "/v1/calls",
                 "/v1/calls/{call_id}",
                 "/v1/events",
+                "/v1/idempotency/{key}",
+                "/v1/log/{lsn}",
                 "/v1/replication",
                 "/v1/replication/join",
                 "/v1/replication/promise",

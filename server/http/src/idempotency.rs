@@ -2,15 +2,15 @@
 
 use std::time::Duration;
 
-use axum::{Json, extract::State};
-use reprise_abi::value::ValueReader;
+use axum::{extract::State, response::Response};
+use reprise_abi::{text::TextBound, value::ValueReader};
 use reprise_api::{KeptOutcome, Problem, ProblemKind, U64};
 use reprise_codec::{raw_json, rfc3339, write_value};
 use reprise_router::{CommittedOutcome, Lookup, Module, ScopedKey};
 
 use crate::{
     calls::{bad_key, is_valid_key},
-    front::PathName,
+    front::{PathName, document},
     principal::Principal,
     refusal::Refusal,
     state::AppState,
@@ -38,7 +38,7 @@ pub async fn show_outcome(
     State(state): State<AppState>,
     PathName(key): PathName,
     principal: Principal,
-) -> Result<Json<KeptOutcome>, Refusal> {
+) -> Result<Response, Refusal> {
     if !is_valid_key(&key) {
         return Err(bad_key());
     }
@@ -63,9 +63,11 @@ pub async fn show_outcome(
             let module = deployed.module(outcome.module);
             let module = module
                 .ok_or_else(|| Refusal::unavailable("the server loads the module version that ran under this key"))?;
-            outcome_of(key, module, &outcome, left)
-                .map(Json)
-                .ok_or_else(|| Refusal::internal("the stored result is not of the procedure's type"))
+            let returns = &module.schema.procedures[outcome.procedure].returns;
+            let bytes_max = TextBound::of(returns).bytes_max(outcome.result.len());
+            let strange = || Refusal::internal("the stored result is not of the procedure's type");
+            let make = || outcome_of(key, module, &outcome, left).ok_or_else(strange);
+            document(&state, bytes_max, make).await
         }
         Lookup::Running => Err(Refusal::not_found("a call with this key runs now; try again")),
         Lookup::Unknown => match state.router.status().log_error {

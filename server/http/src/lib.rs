@@ -21,6 +21,7 @@ mod connections;
 mod control;
 mod deadlines;
 mod docs;
+mod event_places;
 mod events;
 mod freshness;
 mod front;

@@ -4,9 +4,10 @@ use axum::{
     Json,
     extract::{FromRequestParts, Query, State},
     http::{Uri, request::Parts},
+    response::Response,
 };
 use reprise_api::{LogPage, LogRecord, Problem, ProcedureLog, ProcedureLogLine, RecordKind, U64};
-use reprise_base::{Lsn, TxnId};
+use reprise_base::{Lsn, TxnId, limits::TEXT_PER_BYTE_MAX};
 use reprise_codec::rfc3339;
 use reprise_observe::LineFilter;
 use reprise_router::{LogEntry, LogSearch};
@@ -14,7 +15,7 @@ use serde::Deserialize;
 use utoipa::{IntoParams, ToSchema};
 
 use crate::{
-    front::{Params, PathName, parse_digits},
+    front::{Params, PathName, document, parse_digits},
     limits::{LOG_LIMIT_MAX, LOG_PAGE_TEXT_BYTES_MAX, PROCEDURE_LOG_LIMIT_MAX},
     log_match::LogFilter,
     log_record::{log_record, text_bytes},
@@ -204,13 +205,15 @@ pub async fn show_record(
     State(state): State<AppState>,
     caller: Principal,
     PathName(lsn): PathName,
-) -> Result<Json<LogRecord>, Refusal> {
+) -> Result<Response, Refusal> {
     let none = || Refusal::not_found(format!("no durable record begins at LSN {lsn}; GET /v1/log lists them"));
     let position = parse_digits(&lsn).ok_or_else(none)?;
     let entry = state
         .blocking(Operation::ReadLog, move |parts| parts.router.log_record(Lsn(position)))
         .await??;
-    answer(entry.ok_or_else(none)?, &caller).map(Json)
+    let entry = entry.ok_or_else(none)?;
+    let bytes_max = u64::from(entry.bytes) * TEXT_PER_BYTE_MAX;
+    document(&state, bytes_max, || answer(entry, &caller)).await
 }
 
 /// Returns the whole record.

@@ -1,7 +1,5 @@
 //! `/v1/replication`: who is the primary, how far each standby is, and the way to become one or the other.
 
-use std::time::Instant;
-
 use axum::{
     Json,
     extract::{Request, State},
@@ -19,11 +17,12 @@ use reprise_router::{
     StandbyPhase as RouterState, ViewAge,
 };
 use serde::Deserialize;
+use tokio::time::Instant;
 use utoipa::IntoParams;
 
 use crate::{
     body,
-    calls::{POLL_INTERVAL, number, read_wait_max},
+    calls::{FreshWait, POLL_INTERVAL, number},
     control::ControlOp,
     front::{Params, PathName},
     permits::Operation,
@@ -323,10 +322,7 @@ fn lost(range: RouterLost) -> LostRange {
         from_lsn: U64(range.from.0),
         known_to_lsn: range.known_to.map(|known_to| U64(known_to.0)),
         proven: range.is_proven(),
-        class: match range.is_of_lone_primary() {
-            true => "alone".to_owned(),
-            false => "acknowledged".to_owned(),
-        },
+        class: "acknowledged".to_owned(),
     }
 }
 
@@ -427,11 +423,10 @@ impl Staleness {
 }
 
 /// Waits until a standby is not further behind than a read allows it to be (`Reprise-Max-Lag-Ms`).
-pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(), Refusal> {
+pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap, wait: &FreshWait) -> Result<(), Refusal> {
     let Some(max_ms) = number(headers, headers::MAX_LAG_MS)? else {
         return Ok(());
     };
-    let (wait_max, begun) = (read_wait_max(headers)?, Instant::now());
     loop {
         let Some(Staleness(own)) = Staleness::of(&state.router) else {
             return Ok(());
@@ -439,13 +434,12 @@ pub async fn wait_for_max_lag(state: &AppState, headers: &HeaderMap) -> Result<(
         if own.is_lag_known && own.lag_us <= max_ms.saturating_mul(1000) {
             return Ok(());
         }
-        if begun.elapsed() >= wait_max {
+        if Instant::now() >= wait.until() {
             let least = if own.is_lag_known { "" } else { "at least " };
-            let detail = format!(
+            return Err(wait.refusal(format!(
                 "this server is {least}{:.3} ms behind, asked was {max_ms} at most; wait longer (Reprise-Max-Wait-Ms) or read from the primary",
                 own.lag_us as f64 / 1e3
-            );
-            return Err(Refusal::new(ProblemKind::TooStale, detail));
+            )));
         }
         tokio::time::sleep(POLL_INTERVAL).await;
     }

@@ -20,7 +20,8 @@ use crate::{
     auth::Auth,
     coalescer::Coalescers,
     control::ControlLog,
-    limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, EVENT_STREAMS_MAX, OPERATION_PLACE_WAIT_MAX},
+    event_places::EventPlaces,
+    limits::{BATCH_CALLS_IN_FLIGHT_MAX, ConnectionLimits, DOWNLOADS_MAX, OPERATION_PLACE_WAIT_MAX},
     metrics::Metrics,
     module_openapi::Documents,
     permits::{Operation, OperationPermits},
@@ -66,7 +67,7 @@ pub struct Parts {
     pub controls: ControlLog,
     pub texts: Texts,
     pub documents: Documents,
-    pub event_streams: Arc<Semaphore>,
+    pub event_places: EventPlaces,
     pub downloads: Arc<Semaphore>,
     /// True once the server stops.
     pub draining: watch::Sender<bool>,
@@ -123,7 +124,7 @@ impl AppState {
             controls: ControlLog::default(),
             texts,
             documents: Documents::default(),
-            event_streams: Arc::new(Semaphore::new(EVENT_STREAMS_MAX)),
+            event_places: EventPlaces::default(),
             downloads: Arc::new(Semaphore::new(DOWNLOADS_MAX)),
             draining: watch::Sender::new(false),
         }))

@@ -18,7 +18,7 @@ use reprise_env::{
     Stepper,
     sim::{CrashPolicy, FaultPlan},
 };
-use reprise_log::{Log, LogError, UnavailableKind, verify};
+use reprise_log::{Log, LogError, PageBounds, UnavailableKind, verify};
 use reprise_wire::{BlockKind, SEGMENT_HEADER_BYTES, SegmentHeader};
 
 fn wait_until(mut holds: impl FnMut() -> bool) {
@@ -503,19 +503,35 @@ fn reading_from_anywhere_and_backwards() {
         assert_eq!(word(&record.get().record), *name);
         assert_eq!(log.record(Lsn(600)).expect("read"), None);
     }
-    let (mut back, mut before) = (Vec::new(), None);
-    loop {
-        let page = log.newest(before, 47, |_| true).expect("page");
-        back.extend(page.records.iter().map(|record| word(&record.get().record)));
-        before = page.next;
-        if before.is_none() || page.records.is_empty() {
-            break;
+    for (records, bytes_max) in [(47, usize::MAX), (1_000, 20_000)] {
+        let bounds = PageBounds {
+            records,
+            bytes: bytes_max,
+        };
+        let (mut back, mut before) = (Vec::new(), None);
+        loop {
+            let page = log.newest(before, bounds, |_| true).expect("page");
+            let mut bytes = page.records.iter().map(|record| record.bytes().len());
+            let (all_bytes, oldest) = (bytes.clone().sum::<usize>(), bytes.next_back().unwrap_or_default());
+            assert!(all_bytes - oldest < bytes_max, "it ends with the record that fills it");
+            back.extend(page.records.iter().map(|record| word(&record.get().record)));
+            before = page.next;
+            if before.is_none() || page.records.is_empty() {
+                break;
+            }
         }
+        back.reverse();
+        assert_eq!(back, all, "{bounds:?}");
     }
-    back.reverse();
-    assert_eq!(back, all);
     let some = log
-        .newest(None, 3, |record| word(&record.record).starts_with('v'))
+        .newest(
+            None,
+            PageBounds {
+                records: 3,
+                bytes: usize::MAX,
+            },
+            |record| word(&record.record).starts_with('v'),
+        )
         .expect("page");
     assert_eq!(
         some.records.iter().map(|r| word(&r.get().record)).collect::<Vec<_>>(),

@@ -80,7 +80,12 @@ impl Input {
 
     /// Takes a piece, once everything before it is cut. True: it was the last.
     pub fn take(&mut self, piece: BodyPiece, requests: &Arc<Budget>) -> bool {
+        debug_assert!(self.at >= self.text.len() && self.refusal.is_none());
+        self.set_text(Bytes::new());
         let is_last = self.take_piece(piece);
+        if !self.text.is_empty() {
+            self.text = HeldText::counted(self.text.split_off(0), requests);
+        }
         if is_last || self.rest.len() as u64 <= REQUEST_BYTES_SURE {
             self.rest_grant = None;
             return is_last;
@@ -96,7 +101,6 @@ impl Input {
     }
 
     fn take_piece(&mut self, piece: BodyPiece) -> bool {
-        debug_assert!(self.at >= self.text.len() && self.refusal.is_none());
         match (piece, self.format) {
             (BodyPiece::Data(data), Format::Json) => self.take_lines(data),
             (BodyPiece::Data(data), Format::Cbor) => return self.take_items(&data),
@@ -214,6 +218,7 @@ impl Input {
         if self.at >= self.text.len() && self.refusal.is_none() {
             return None;
         }
+        let begin = self.at;
         let mut chunk = Chunk::new(self.text.clone(), self.format, self.order);
         let mut batch = chunk.calls.batch(state, state.router.deployed());
         batch.set_caller(self.caller.clone());
@@ -229,6 +234,7 @@ impl Input {
             }
             self.at = after;
         }
+        chunk.line_bytes = self.at.min(self.text.len()) - begin;
         if self.at >= self.text.len()
             && let Some(refusal) = self.refusal.take()
         {
@@ -247,6 +253,26 @@ impl Input {
         let rest = &self.text[self.at..];
         let end = memchr::memchr(b'\n', rest).map_or(self.text.len(), |length| self.at + length);
         (end, end + 1)
+    }
+}
+
+/// Calls as they came. They count among the requests of all connections for as long as a chunk has one of them: blank lines and answered calls
+/// beside it stay in memory, too.
+struct HeldText {
+    text: Bytes,
+    _grant: Grant,
+}
+
+impl AsRef<[u8]> for HeldText {
+    fn as_ref(&self) -> &[u8] {
+        &self.text
+    }
+}
+
+impl HeldText {
+    fn counted(text: Bytes, requests: &Arc<Budget>) -> Bytes {
+        let _grant = requests.take(text.len() as u64);
+        Bytes::from_owner(Self { text, _grant })
     }
 }
 

@@ -27,7 +27,7 @@ pub struct Chunk {
     pub format: Format,
     /// Each with where its `id` lies in the text: nowhere, without one.
     pub calls: Submission<Range<u32>>,
-    /// Bytes of all lines.
+    /// Bytes of all lines, blank ones included.
     pub line_bytes: usize,
     /// Bytes of the request, if none of its calls goes to the engine.
     pub refused_grant: Option<Grant>,
@@ -104,7 +104,6 @@ impl Chunk {
     pub fn add(&mut self, line: Range<u32>, batch: &mut BatchBuilder, parser: &mut LineParser, principal: &Principal) {
         let text = std::mem::take(&mut self.text); // the call stays readable while targets are added
         let bytes = &text[line.start as usize..line.end as usize];
-        self.line_bytes += bytes.len();
         let read = match self.format {
             Format::Json => self.read_json(bytes, batch, parser),
             Format::Cbor => self

@@ -35,7 +35,7 @@ use tokio::{
 use crate::{
     auth::CallerSession,
     body::{requests_full, timed_out},
-    calls::{client_timeout, define_caller, wait_for_min_lsn},
+    calls::{client_timeout, define_caller},
     front,
     limits::{BATCH_ANSWER_BYTES, BATCH_BYTES_IN_FLIGHT_MAX, BATCH_CALLS_EACH_MAX, BATCH_CHUNKS_IN_FLIGHT_MAX},
     media::{format_of_answer, format_of_body},
@@ -98,7 +98,6 @@ pub async fn answer(state: &AppState, request: Request) -> Result<Response, Refu
     let deadline_ns = timeout.map(|timeout| state.router.deadline_in(timeout));
     let overdue = timeout.map(|timeout| Box::pin(sleep(timeout)));
     let safety = AskedSafety::of(state, safety::asked(&head.headers)?, timeout)?;
-    wait_for_min_lsn(state, &head.headers).await?;
     let answers = format_of_answer(&head.headers, format);
     let span = head.extensions.remove::<RequestSpan>();
     let caller = CallerSession::of(&state.auth(), &head.headers)?;
@@ -377,13 +376,13 @@ impl Conversation {
     }
 }
 
-/// Bytes of lines, arguments, places in a batch and outcomes of so many calls.
+/// Bytes of arguments, places in a batch and outcomes of so many calls. Their lines count by themselves.
 fn held_bytes(line_bytes: usize, calls: usize) -> u64 {
-    (2 * line_bytes + calls * CALL_BYTES_HELD) as u64
+    (line_bytes + calls * CALL_BYTES_HELD) as u64
 }
 
 impl Chunk {
-    /// Returns the bytes that it holds until it is answered: lines, arguments, places in a batch and outcomes.
+    /// Returns the bytes that it holds until it is answered beside its text: arguments, places in a batch and outcomes.
     fn held_bytes(&self) -> u64 {
         held_bytes(self.line_bytes, self.calls.slots().len()) + self.calls.refused_bytes() as u64
     }

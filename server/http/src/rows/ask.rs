@@ -257,6 +257,11 @@ impl Condition {
                 "starts works on text only, and the column {name} is not text"
             )));
         }
+        if column.nullable && value == "null" && !matches!(compare, Compare::Equal | Compare::Unequal) {
+            return Err(Refusal::malformed(format!(
+                "only eq and ne work on null, which has no order: {text:?}"
+            )));
+        }
         let mut value = encode_column(column, value)
             .map_err(|error| Refusal::malformed(format!("where does not fit the table: {error}")))?;
         if compare == Compare::Starts {

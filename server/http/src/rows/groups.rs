@@ -156,15 +156,14 @@ impl GroupColumns {
                 }
             }
             request.limit = PAGE_ROWS;
-            let rows = page.rows.len();
             for row in page.rows {
                 bytes += self.add((&schema, &layout), row, &mut groups)?;
             }
             request.cursor = page.next_cursor;
-            // Pages end between rows, not between groups: the last group may continue.
+            // Pages end between rows, not between groups: the last group may continue, also where this page passed over all of its rows.
             let is_over = bytes >= GROUPS_BYTES_MAX || Instant::now() >= until;
             if request.cursor.is_none() || is_over {
-                let continues = request.cursor.is_some() && rows > 0;
+                let continues = request.cursor.is_some() && !groups.is_empty();
                 return Ok(self.answer(groups, continues, &schema, (&request, page.lsn.0)));
             }
         }

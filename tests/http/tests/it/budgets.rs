@@ -22,11 +22,12 @@ const BESIDE_BYTES: u64 = 64 << 20;
 const KEPT_BYTES: u64 = 64 << 20;
 const CLIENTS: usize = 60;
 
-/// Procedures whose results are large: `big` has 3 MB of bytes, 4 MB as text; `put` stores nothing and takes a text.
+/// Procedures whose results are large: `big` has 3 MB of bytes, 4 MB as text; `long` stores nothing and takes a text, and `slow` takes its time.
 fn module() -> Vec<u8> {
     let description = r#"{"abi":1,"tables":[],"procedures":[
         {"name":"big","params":[],"returns":"bytes","read_only":true,"partitioning":"any"},
         {"name":"little","params":[],"returns":"i64","read_only":true,"partitioning":"any"},
+        {"name":"slow","params":[],"returns":"i64","read_only":true,"partitioning":"any"},
         {"name":"long","params":[{"name":"text","type":"text"}],"returns":"unit","read_only":true,"partitioning":"any"}]}"#;
     let description = description.replace('\n', " ").replace('"', "\\\"");
     // The length of the bytes before them, 3,000,000, as a varint.
@@ -39,6 +40,11 @@ fn module() -> Vec<u8> {
             (call $result_write (i64.const {big}))
             (i32.const 0))
           (func (export "reprise_call_little") (param i32) (result i32)
+            (call $result_write (i64.const {little}))
+            (i32.const 0))
+          (func (export "reprise_call_slow") (param i32) (result i32) (local $left i32)
+            (local.set $left (i32.const 100000000))
+            (loop $again (br_if $again (local.tee $left (i32.sub (local.get $left) (i32.const 1)))))
             (call $result_write (i64.const {little}))
             (i32.const 0))
           (func (export "reprise_call_long") (param i32) (result i32) (i32.const 0)))"#,
@@ -201,6 +207,46 @@ fn bodies_that_do_not_end_stay_within_their_budget() {
             .ok(200);
         until_none(&server, "requests");
     }
+}
+
+/// Few clients, because their calls are slow.
+const SLOW_CLIENTS: usize = 8;
+
+/// Blank lines are no calls, and a call that waits keeps those that came with it in memory.
+#[test]
+fn blank_lines_count_for_as_long_as_a_call_beside_them_waits() {
+    let server = server();
+    little(&server);
+    let line = "\n{\"module\":\"sizes\",\"procedure\":\"slow\",\"args\":{}}\n";
+    let body = format!("{}{line}", " ".repeat((2 << 20) - 1024)).repeat(16);
+    let head = format!(
+        "POST /v1/batch HTTP/1.1\r\nhost: localhost\r\ncontent-length: {}\r\n\r\n",
+        body.len()
+    );
+    let before = server.resident_bytes();
+    let connect = |_| {
+        let mut stream = TcpStream::connect(&server.address).expect("connect");
+        stream
+            .set_write_timeout(Some(Duration::from_millis(500)))
+            .expect("set timeout");
+        let _ = stream.write_all(format!("{head}{body}").as_bytes()); // the server reads no further at some point
+        stream
+    };
+    let streams: Vec<_> = (0..SLOW_CLIENTS).map(connect).collect();
+    let (grown, held) = (
+        server.resident_bytes().saturating_sub(before),
+        held(&server, "requests"),
+    );
+    assert!(held > 2 << 20, "{held} bytes of requests are held");
+    let bound = BUDGET_BYTES + BESIDE_BYTES;
+    assert!(
+        held < bound && grown < bound + KEPT_BYTES,
+        "{} MiB held, grown by {} MiB",
+        held >> 20,
+        grown >> 20
+    );
+    drop(streams);
+    until_none(&server, "requests");
 }
 
 #[test]

@@ -257,6 +257,18 @@ fn stack_and_memory_are_told_by_name_with_their_limits() {
 }
 
 #[test]
+fn null_has_no_order() {
+    let server = with_edges();
+    server.call("set_light", json!({"id": 1, "shows": "green"})).ok(200);
+    let rows = |op: &str| server.get(&format!("/v1/tables/lights/rows?where=before:{op}:null"));
+    assert_eq!(rows("eq").ok(200)["rows"].as_array().map(Vec::len), Some(1));
+    assert_eq!(rows("ne").ok(200)["rows"], json!([]));
+    for op in ["lt", "le", "gt", "ge"] {
+        rows(op).problem_with(("malformed-request", 400), "null");
+    }
+}
+
+#[test]
 fn enums_are_shown_by_name_and_docs_travel() {
     let server = with_edges();
     server.call("set_light", json!({"id": 1, "shows": "green"})).ok(200);

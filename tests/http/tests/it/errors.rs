@@ -462,6 +462,19 @@ fn too_stale() {
     server
         .send(Method::GET, "/v1/tables/items/rows", &far, Vec::new())
         .problem("too-stale", 503);
+    // A client that waits for a shorter time learns that its time is over.
+    let waiting = [far[0], ("reprise-max-wait-ms", "60000"), ("reprise-timeout-ms", "20")];
+    server
+        .call_with("echo", json!({"id": 1}), &waiting)
+        .problem("deadline-exceeded", 504);
+    let line = json!({"module": "probe", "procedure": "echo", "args": {"id": 1}}).to_string();
+    server
+        .send(Method::POST, "/v1/batch", &waiting, line.into_bytes())
+        .problem("deadline-exceeded", 504);
+    let patient = [far[0], far[1], ("reprise-timeout-ms", "60000")];
+    server
+        .call_with("echo", json!({"id": 1}), &patient)
+        .problem("too-stale", 503);
 }
 
 /// A server whose log can't be written any more, and its answer to the call whose record was the first to fail.
