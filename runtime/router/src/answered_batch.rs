@@ -7,7 +7,7 @@ use reprise_observe::{CallEnd, CallStage, CallSums, ProcedureMeter, RefusalReaso
 use reprise_partition::{CallBatch, ReplyOutcome};
 use reprise_txn::{Deployed, Failure, Module};
 
-use crate::{idempotency::CommittedOutcome, router::Router, scoped_key::ScopedKey};
+use crate::{key_entry::CommittedOutcome, router::Router, scoped_key::ScopedKey};
 
 impl Router {
     /// Completes a finished batch. Its calls were encoded for `deployed`.

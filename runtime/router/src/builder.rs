@@ -13,7 +13,7 @@ use reprise_partition::{CallBatch, CallKey, CallTimes, Caller, Deadline, ReplyOu
 use reprise_txn::{CallPartitions, Deployed, Module, call_hash};
 
 use crate::{
-    idempotency::{Begin, CallDigests, CommittedOutcome},
+    key_entry::{Begin, CallDigests, CommittedOutcome},
     ready::{AwaitedOutcome, Ready},
     router::Router,
     scoped_key::ScopedKey,
@@ -205,7 +205,7 @@ impl BatchBuilder {
         match (&encoded, key) {
             (Ok(()), key) => self.add(module, procedure, key, &args),
             // The version that ran under the key could not have had these arguments.
-            (Err(_), Some(key)) if self.router.idempotency().is_used(self.scoped(key.key)) => {
+            (Err(_), Some(key)) if self.router.idempotency().version_of(self.scoped(key.key)).is_some() => {
                 self.args = args;
                 self.place_begun(Begin::Conflict, key);
                 return Ok(self.places.len() - 1);
@@ -226,38 +226,46 @@ impl BatchBuilder {
         partition: PartitionId,
         args: &[u8],
     ) -> Option<usize> {
-        if !self.refuse_unserved(module, procedure) {
-            let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
-            if let Some(key) = key
-                && !matches!(self.begin_key(module, procedure, key, args), Begin::Run)
-            {
-                return None;
+        let key = key.filter(|_| !module.schema.procedures[procedure].read_only);
+        match (self.unserved(module, procedure), key) {
+            (Some(refused), None) => self.place_ready(Ready::Refused(refused)),
+            // The key may have an outcome, which `push` looks for.
+            (Some(_), Some(_)) => return None,
+            (None, key) => {
+                if let Some(key) = key
+                    && !matches!(self.begin_key(module, procedure, key, args), Begin::Run)
+                {
+                    return None;
+                }
+                self.place(module, procedure, key, args, CallPartitions::One(partition));
             }
-            self.place(module, procedure, key, args, CallPartitions::One(partition));
         }
         Some(self.places.len() - 1)
     }
 
-    /// Refuses a call whose procedure is quarantined, and a call that writes on a standby. True: the call has its answer.
-    fn refuse_unserved(&mut self, module: &Module, procedure: usize) -> bool {
+    /// Returns the refusal of a call whose procedure is quarantined, and of a call that writes on a standby.
+    fn unserved(&self, module: &Module, procedure: usize) -> Option<ReplyOutcome> {
         let quarantined = self.deployed.quarantined(module.id, procedure);
         let writes = !module.schema.procedures[procedure].read_only;
         let has_no_number = self.caller.as_ref().is_some_and(|caller| caller.number == 0);
-        let refused = match quarantined.map(|why| ReplyOutcome::Quarantined(why.into())) {
+        match quarantined.map(|why| ReplyOutcome::Quarantined(why.into())) {
             None if self.router.is_standby() && writes => Some(ReplyOutcome::NotPrimary(self.router.primary_url())),
             None if has_no_number && writes && self.router.role() == Role::Primary => Some(self.router.unnamed()),
             quarantined => quarantined,
-        };
-        let is_refused = refused.is_some();
-        if let Some(outcome) = refused {
-            self.place_ready(Ready::Refused(outcome));
         }
-        is_refused
     }
 
     fn add(&mut self, module: &Arc<Module>, procedure: usize, key: Option<CallKey<'_>>, args: &[u8]) {
-        if self.refuse_unserved(module, procedure) {
-            return;
+        if let Some(refused) = self.unserved(module, procedure) {
+            // A repeat learns what its call did, also where no call is taken now. A standby does not know that.
+            let key = key.filter(|_| !self.router.is_standby());
+            let digests = key.map(|key| (key, Self::digests(module, procedure, key, args)));
+            let keys = self.router.idempotency();
+            let earlier = digests.and_then(|(key, digests)| Some((keys.earlier(self.scoped(key.key), digests)?, key)));
+            return match earlier {
+                Some((begun, key)) => self.place_begun(begun, key),
+                None => self.place_ready(Ready::Refused(refused)),
+            };
         }
         if let Some(key) = key {
             match self.begin_key(module, procedure, key, args) {
@@ -275,13 +283,17 @@ impl BatchBuilder {
 
     /// Takes the key for a call with these encoded arguments, or returns the earlier use of the key.
     fn begin_key(&self, module: &Module, procedure: usize, key: CallKey<'_>, args: &[u8]) -> Begin {
-        let name = &module.schema.procedures[procedure].name;
-        let digests = CallDigests {
-            fingerprint: key.fingerprint,
-            args_hash: call_hash(&module.name, name, args),
-        };
+        let digests = Self::digests(module, procedure, key, args);
         let keys = self.router.idempotency();
         keys.begin(self.scoped(key.key), digests, module.id, procedure)
+    }
+
+    fn digests(module: &Module, procedure: usize, key: CallKey<'_>, args: &[u8]) -> CallDigests {
+        let name = &module.schema.procedures[procedure].name;
+        CallDigests {
+            fingerprint: key.fingerprint,
+            args_hash: call_hash(&module.name, name, args),
+        }
     }
 
     fn place(

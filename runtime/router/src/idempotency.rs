@@ -15,44 +15,16 @@ use std::{
     time::Duration,
 };
 
-use reprise_base::{Budget, Grant, Lsn, PartitionId, TxnId, limits::IDEMPOTENCY_KEEP_DEFAULT};
+use reprise_base::{Budget, Grant, TxnId, limits::IDEMPOTENCY_KEEP_DEFAULT};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{ReplyOutcome, Shared};
 use reprise_txn::ModuleId;
 
 use crate::{
+    key_entry::{Begin, CallDigests, CommittedOutcome, KeyEntry, Waiter},
     key_table::KeyTable,
     scoped_key::{ScopedKey, ScopedName, scope_of, split},
 };
-
-/// Digests of a call. A repeat asks for the same call if one of the two is equal.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct CallDigests {
-    /// Digest of module, procedure and arguments as the client sent them.
-    pub fingerprint: u128,
-    /// Digest of module, procedure and arguments as the running version encodes them (`reprise_txn::call_hash`). Two spellings of one call
-    /// have the same digest.
-    pub args_hash: u128,
-}
-
-impl CallDigests {
-    fn is_same(&self, other: &Self) -> bool {
-        self.fingerprint == other.fingerprint || self.args_hash == other.args_hash
-    }
-}
-
-/// A committed outcome, kept for repeats.
-#[derive(Clone)]
-pub struct CommittedOutcome {
-    /// Number of the version that ran. The deployment keeps the version's description ([`reprise_txn::Deployed::module`]). If an outcome
-    /// held the version itself, it would keep its code and its tables alive.
-    pub module: ModuleId,
-    pub procedure: usize,
-    pub result: Arc<[u8]>,
-    pub txn_id: TxnId,
-    pub lsn: Lsn,
-    pub partition: Option<PartitionId>,
-}
 
 /// A key with its outcome, for a checkpoint.
 pub struct ExportedKey {
@@ -78,35 +50,6 @@ pub struct IdempotencyStats {
     pub keep: Duration,
     /// Number of calls refused because there was no room for their keys.
     pub refused: u64,
-}
-
-/// The callback that gives repeats of a running key the outcome of its first call.
-pub(crate) type Waiter = Box<dyn FnOnce(Result<CommittedOutcome, ReplyOutcome>) + Send>;
-
-enum KeyEntry {
-    Running {
-        digests: CallDigests,
-        module: ModuleId,
-        procedure: usize,
-        waiters: Vec<Waiter>,
-    },
-    Done {
-        digests: CallDigests,
-        kept_us: u64,
-        outcome: CommittedOutcome,
-    },
-}
-
-/// The action for a call that carries a key.
-pub(crate) enum Begin {
-    /// The key is new: run the call, then `finish` or `release` it.
-    Run,
-    /// Another call with this key runs: ask again with `wait`.
-    Running,
-    Done(CommittedOutcome),
-    Conflict,
-    /// There is no room for another key.
-    Full,
 }
 
 /// The state of a key.
@@ -194,31 +137,20 @@ impl Idempotency {
 
     /// Finds the answer to a repeat of the same bytes before its arguments are encoded. None: encode them.
     pub(crate) fn repeat(&self, key: ScopedKey<'_>, fingerprint: u128) -> Option<Begin> {
-        match self.lock().find(key, self.expired_before())? {
-            KeyEntry::Running { digests, .. } if digests.fingerprint == fingerprint => Some(Begin::Running),
-            KeyEntry::Done { digests, outcome, .. } if digests.fingerprint == fingerprint => {
-                Some(Begin::Done(outcome.clone()))
-            }
-            KeyEntry::Running { .. } | KeyEntry::Done { .. } => None,
-        }
+        let state = self.lock();
+        let found = state.find(key, self.expired_before())?;
+        (found.digests().fingerprint == fingerprint).then(|| found.answer())
     }
 
-    /// True if a call has this key, whatever call it was.
-    pub(crate) fn is_used(&self, key: ScopedKey<'_>) -> bool {
-        self.lock().find(key, self.expired_before()).is_some()
+    /// Returns the answer to a call whose key came before. None: the key is free, and stays so.
+    pub(crate) fn earlier(&self, key: ScopedKey<'_>, digests: CallDigests) -> Option<Begin> {
+        self.lock().earlier(key, digests, self.expired_before())
     }
 
     pub(crate) fn begin(&self, key: ScopedKey<'_>, digests: CallDigests, module: ModuleId, procedure: usize) -> Begin {
         let (before, mut state) = (self.expired_before(), self.lock());
-        match state.find(key, before) {
-            None => {}
-            Some(KeyEntry::Running { digests: first, .. }) if first.is_same(&digests) => return Begin::Running,
-            Some(KeyEntry::Done {
-                digests: first,
-                outcome,
-                ..
-            }) if first.is_same(&digests) => return Begin::Done(outcome.clone()),
-            Some(_) => return Begin::Conflict,
+        if let Some(begun) = state.earlier(key, digests, before) {
+            return begun;
         }
         // The remaining entry of the name has expired.
         let name = key.name();
@@ -430,6 +362,14 @@ impl IdempotencyState {
             true => key.name(),
             false => open.name(),
         }
+    }
+
+    fn earlier(&self, key: ScopedKey<'_>, digests: CallDigests, before_us: u64) -> Option<Begin> {
+        let found = self.find(key, before_us)?;
+        Some(match found.digests().is_same(&digests) {
+            true => found.answer(),
+            false => Begin::Conflict,
+        })
     }
 
     fn find(&self, key: ScopedKey<'_>, before_us: u64) -> Option<&KeyEntry> {

@@ -8,7 +8,7 @@ use reprise_txn::Module;
 
 use crate::{
     builder::{CallReply, CallTerms},
-    idempotency::CommittedOutcome,
+    key_entry::CommittedOutcome,
     router::Router,
 };
 

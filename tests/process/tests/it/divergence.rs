@@ -25,8 +25,11 @@ fn diverging(launch: &Launch) -> Result<u64> {
         ensure!(answer.status == 200, "{}", answer.text());
     }
     let mut lsns = Vec::new();
-    for _ in 0..10 {
-        let answer = transfer(&server)?;
+    for number in 0..10 {
+        let answer = match number {
+            9 => keyed_transfer(&server)?,
+            _ => transfer(&server)?,
+        };
         ensure!(answer.0 == 200, "{}", answer.1);
         lsns.push(answer.1["lsn"].as_str().context("a string")?.to_owned());
     }
@@ -47,6 +50,14 @@ fn diverging(launch: &Launch) -> Result<u64> {
 fn transfer(server: &Server) -> Result<(u16, Value)> {
     let args = json!({"from": 1, "to": 2, "amount": 1}).to_string();
     let answer = server.call("bank/transfer", &args)?;
+    Ok((answer.status, answer.json()))
+}
+
+/// The last of the ten, and its repeats.
+fn keyed_transfer(server: &Server) -> Result<(u16, Value)> {
+    let args = json!({"from": 1, "to": 2, "amount": 1}).to_string();
+    let key = [("idempotency-key", "last")];
+    let answer = server.request("POST", "/v1/call/bank/transfer", &key, args.as_bytes())?;
     Ok((answer.status, answer.json()))
 }
 
@@ -203,6 +214,8 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
             problem["detail"].as_str().is_some_and(|why| why.contains("quarantine")),
             "{problem}"
         );
+        // A repeat learns that the transfer was made, and makes no other one.
+        ensure!(keyed_transfer(&server)?.0 == 200);
         let args = json!({"account": 77, "balance": 1}).to_string();
         let answer = server.call("bank/open", &args)?;
         ensure!(answer.status == 200 || answer.status == 422, "{}", answer.text());
@@ -236,6 +249,8 @@ fn a_log_of_both_kinds_says_which_row_differs_and_takes_it_from_there() -> Resul
     let wasm = [&procedure_wasm("bank")?[..], &[0, 2, 1, b'x']].concat();
     let answer = server.request("PUT", "/v1/modules/bank", &[], &wasm)?;
     ensure!(answer.status == 200, "{}", answer.text());
+    ensure!(keyed_transfer(&server)?.0 == 200);
+    ensure!(balance(&server, 1)? == Some(90), "it was made once");
     ensure!(transfer(&server)?.0 == 200);
     Ok(())
 }
