@@ -1,7 +1,9 @@
 //! Answers of the server, read: one, a problem, or those to a batch.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{self, BufRead, BufReader, Read},
+    sync::mpsc::{self, RecvTimeoutError, SyncSender},
+    thread,
     time::{Duration, Instant},
 };
 
@@ -19,22 +21,59 @@ pub(crate) const SHORT_ANSWER_BYTES_MAX: usize = 1 << 20;
 const ANSWER_TIME_MAX: Duration = Duration::from_secs(300);
 const PIECE_BYTES: usize = 64 << 10;
 
-/// Reads an answer whole. A peer that sends bytes without end fills no memory and holds no caller.
-pub(crate) fn read_whole(mut response: Response, bytes_max: usize) -> Result<Vec<u8>, ClientError> {
-    let until = Instant::now() + ANSWER_TIME_MAX;
-    let (mut body, mut piece) = (Vec::new(), vec![0; PIECE_BYTES]);
+/// Reads an answer whole. A peer that sends bytes without end, or stops within its answer, fills no memory and holds no caller.
+pub(crate) fn read_whole(answer: Response, bytes_max: usize) -> Result<Vec<u8>, ClientError> {
+    read_within(answer, bytes_max, ANSWER_TIME_MAX)
+}
+
+/// Does as `read_whole`, with another time limit. A thread of its own reads the body, because the HTTP library has no limit for the body
+/// alone. If the peer stops, that thread waits until the connection ends, and the caller does not.
+pub(crate) fn read_within(
+    answer: impl Read + Send + 'static,
+    bytes_max: usize,
+    time_max: Duration,
+) -> Result<Vec<u8>, ClientError> {
+    let until = Instant::now() + time_max;
+    let (sender, pieces) = mpsc::sync_channel(1);
+    let reading = thread::Builder::new().name("client-answer".into());
+    reading
+        .spawn(move || send_pieces(answer, &sender))
+        .map_err(|error| ClientError::Http(format!("start a thread that reads the answer: {error}")))?;
+    let mut body = Vec::new();
     loop {
-        let read = response.read(&mut piece);
-        match read.map_err(|error| ClientError::Http(io_chain(&error)))? {
-            0 => return Ok(body),
-            read if body.len() + read > bytes_max => {
+        let left = until.saturating_duration_since(Instant::now());
+        let next = match left.is_zero() {
+            true => Err(RecvTimeoutError::Timeout),
+            false => pieces.recv_timeout(left),
+        };
+        match next {
+            Ok(Ok(piece)) if piece.is_empty() => return Ok(body),
+            Ok(Ok(piece)) if body.len() + piece.len() > bytes_max => {
                 return Err(ClientError::Protocol(format!("it has more than {bytes_max} bytes")));
             }
-            read => body.extend_from_slice(&piece[..read]),
+            Ok(Ok(piece)) => body.extend_from_slice(&piece),
+            Ok(Err(error)) => return Err(ClientError::Http(io_chain(&error))),
+            Err(RecvTimeoutError::Timeout) => {
+                let seconds = time_max.as_secs();
+                return Err(ClientError::Http(format!("the answer did not end within {seconds} s")));
+            }
+            Err(RecvTimeoutError::Disconnected) => {
+                return Err(ClientError::Http(
+                    "the thread that reads the answer ended early".to_owned(),
+                ));
+            }
         }
-        if Instant::now() > until {
-            let seconds = ANSWER_TIME_MAX.as_secs();
-            return Err(ClientError::Http(format!("the answer did not end within {seconds} s")));
+    }
+}
+
+/// Sends an answer piece by piece. The last piece is empty, or an error. If the receiver is gone, the rest of the answer stays unread.
+fn send_pieces(mut answer: impl Read, pieces: &SyncSender<io::Result<Vec<u8>>>) {
+    let mut room = vec![0; PIECE_BYTES];
+    loop {
+        let piece = answer.read(&mut room).map(|length| room[..length].to_vec());
+        let has_more = piece.as_ref().is_ok_and(|piece| !piece.is_empty());
+        if pieces.send(piece).is_err() || !has_more {
+            return;
         }
     }
 }
@@ -67,7 +106,7 @@ pub(crate) fn chain(error: &reqwest::Error) -> String {
 }
 
 /// Does as `chain`, for an error while a body is read.
-fn io_chain(error: &std::io::Error) -> String {
+fn io_chain(error: &io::Error) -> String {
     match error.get_ref() {
         Some(inner) => chain_of(inner),
         None => error.to_string(),

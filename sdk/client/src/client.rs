@@ -34,6 +34,8 @@ pub struct Client {
     pub(crate) http: reqwest::blocking::Client,
     url: Url,
     token: Option<String>,
+    /// `LOOK_WAIT_MAX`, or less in a test.
+    look_wait_max: Duration,
 }
 
 impl Client {
@@ -65,6 +67,7 @@ impl Client {
             http,
             url: parsed,
             token: token.map(str::to_owned),
+            look_wait_max: LOOK_WAIT_MAX,
         })
     }
 
@@ -197,18 +200,14 @@ impl Client {
 
     /// A page of durable rows.
     pub fn rows(&self, table: &str, query: &RowsQuery) -> Result<RowsPage, ClientError> {
-        self.json(
-            self.http
-                .get(self.at_with(&["v1", "tables", table, "rows"], &rows_pairs(query))),
-        )
+        let url = self.at_with(&["v1", "tables", table, "rows"], &rows_pairs(query));
+        self.json(self.look(url))
     }
 
     /// A page of rows as the media type says: lines of JSON, or CSV.
     pub fn rows_text(&self, table: &str, query: &RowsQuery, media_type: &str) -> Result<RowsText, ClientError> {
-        let request = self
-            .http
-            .get(self.at_with(&["v1", "tables", table, "rows"], &rows_pairs(query)));
-        let response = self.send(request.header("accept", media_type))?;
+        let url = self.at_with(&["v1", "tables", table, "rows"], &rows_pairs(query));
+        let response = self.send(self.look(url).header("accept", media_type))?;
         let cursor = response
             .headers()
             .get(headers::NEXT_CURSOR)
@@ -230,7 +229,8 @@ impl Client {
         let mut pairs = rows_pairs(query);
         pairs.push(("by", by.to_string()));
         pairs.extend(sum.map(|sum| ("sum", sum.to_owned())));
-        self.json(self.http.get(self.at_with(&["v1", "tables", table, "groups"], &pairs)))
+        let url = self.at_with(&["v1", "tables", table, "groups"], &pairs);
+        self.json(self.look(url))
     }
 
     /// A page of the log's records.
@@ -334,7 +334,7 @@ impl Client {
 
     /// Whether calls are taken; also answers with the progress while they are not.
     pub fn readiness(&self) -> Result<Readiness, ClientError> {
-        let response = self.exchange(self.http.get(self.at(&["readyz"])))?;
+        let response = self.exchange(self.look(self.at(&["readyz"])))?;
         match response.status() {
             StatusCode::OK | StatusCode::SERVICE_UNAVAILABLE => read_short(response),
             _ => Err(refusal(response)),
@@ -374,7 +374,12 @@ impl Client {
                 url.query_pairs_mut().append_pair(name, value);
             }
         }
-        self.json(self.http.get(url).timeout(LOOK_WAIT_MAX))
+        self.json(self.look(url))
+    }
+
+    /// Makes a question that changes nothing. A server that accepts it and says nothing holds its caller for a bounded time.
+    fn look(&self, url: Url) -> RequestBuilder {
+        self.http.get(url).timeout(self.look_wait_max)
     }
 
     pub(crate) fn json<T: DeserializeOwned>(&self, request: RequestBuilder) -> Result<T, ClientError> {
@@ -460,12 +465,14 @@ mod tests {
     use std::{
         io::{Read, Write},
         net::TcpListener,
+        sync::mpsc,
         thread,
     };
 
     use reprise_api::{JoinRequest, ProblemKind};
 
     use super::*;
+    use crate::answers::read_within;
 
     /// A server that gives one answer, whatever it is asked; returns its URL and the request's first line.
     fn one_answer(answer: impl Into<String>) -> (String, thread::JoinHandle<String>) {
@@ -552,6 +559,51 @@ mod tests {
             drop(refused);
             let sent = server.join().expect("server");
             assert!(sent < 32 << 20, "{head}: {sent} bytes were taken");
+        }
+    }
+
+    #[test]
+    fn answer_that_stops_within_its_body_holds_no_caller() {
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}/", listener.local_addr().expect("address"));
+        let (release, released) = mpsc::channel::<()>();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().expect("accept");
+            let _ = stream.read(&mut [0; 4096]).expect("read");
+            let begun = b"HTTP/1.1 200 OK\r\ncontent-length: 10\r\n\r\n{";
+            stream.write_all(begun).expect("write");
+            let _ = released.recv(); // the connection stays open until the test has its outcome
+        });
+        let client = Client::new(&url, None).expect("client");
+        // A request that has no time limit of its own.
+        let request = client.http.post(client.at(&["v1", "replication", "promote"]));
+        let answer = client.send(request).expect("a head");
+        let refused = read_within(answer, 1 << 10, Duration::from_millis(100)).expect_err("the body has no end");
+        assert!(refused.to_string().contains("did not end within"), "{refused}");
+        drop(release);
+        server.join().expect("server");
+    }
+
+    #[test]
+    fn server_that_says_nothing_holds_no_caller_that_changes_nothing() {
+        // The system accepts the connections, and nothing answers them.
+        let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
+        let url = format!("http://{}", listener.local_addr().expect("address"));
+        let mut client = Client::new(&url, None).expect("client");
+        client.look_wait_max = Duration::from_millis(100);
+        let query = RowsQuery::default();
+        let outcomes = [
+            ("rows", client.rows("t", &query).map(drop)),
+            (
+                "rows as text",
+                client.rows_text("t", &query, NDJSON_MEDIA_TYPE).map(drop),
+            ),
+            ("groups", client.groups("t", &query, 1, None).map(drop)),
+            ("status", client.status().map(drop)),
+            ("readiness", client.readiness().map(drop)),
+        ];
+        for (asked, outcome) in outcomes {
+            assert!(matches!(outcome, Err(ClientError::Http(_))), "{asked}: {outcome:?}");
         }
     }
 

@@ -1,5 +1,5 @@
 //! A blocking client of the REST API, for the command line and for programs in Rust.
-//! Owns: the connection pool, the mapping of answers to types and of problems to errors.
+//! Owns: the connection pool, a thread for each answer that it reads, the mapping of answers to types and of problems to errors.
 //! Does not: retry, cache, know what a procedure means.
 //! Invariants: every error that the server sent is a `ClientError::Problem` with all its members.
 //! Called by: `node` (its verbs), tests.

@@ -4,7 +4,7 @@ use std::{fmt, io};
 
 use clap::{Args, ValueEnum};
 use reprise_api::{CSV_MEDIA_TYPE, GroupsPage, NDJSON_MEDIA_TYPE, RowGroup, RowsPage};
-use reprise_client::{Client, RowsQuery};
+use reprise_client::{Client, RowsQuery, RowsText};
 use reprise_codec::decimal;
 use serde::de::{Deserialize, Deserializer, MapAccess, Visitor};
 use serde_json::Value;
@@ -160,55 +160,61 @@ fn pages(client: &Client, args: &RowsArgs, mut query: RowsQuery) -> Result<RowsP
     Ok(all)
 }
 
-/// Prints page after page as it comes; of CSV the line of names once.
-fn stream(client: &Client, args: &RowsArgs, mut query: RowsQuery, media_type: &str) -> VerbResult {
-    let heads = usize::from(media_type == CSV_MEDIA_TYPE);
-    let (mut left, mut is_first) = (args.limit, true);
+/// Prints rows as CSV or as lines of JSON.
+fn stream(client: &Client, args: &RowsArgs, query: RowsQuery, media_type: &str) -> VerbResult {
+    let ask = |query: &RowsQuery| client.rows_text(&args.table, query, media_type).map_err(failure);
+    let is_csv = media_type == CSV_MEDIA_TYPE;
+    let cursor = text_pages(args.limit, query, is_csv, ask, output::print_rows)?;
+    print_cursor(cursor.as_deref());
+    Ok(())
+}
+
+/// Prints page after page as it comes, until `limit` rows are there; of CSV the line of names once. Returns the cursor of further rows.
+fn text_pages(
+    limit: u64,
+    mut query: RowsQuery,
+    is_csv: bool,
+    mut ask: impl FnMut(&RowsQuery) -> Result<RowsText, VerbFailure>,
+    mut print: impl FnMut(&str) -> io::Result<()>,
+) -> Result<Option<String>, VerbFailure> {
+    let (mut left, mut is_first) = (limit, true);
     loop {
-        let page = client.rows_text(&args.table, &query, media_type).map_err(failure)?;
-        let body = match (is_first, heads) {
-            (false, 1) => page.text.split_once("\r\n").map_or("", |(_, rest)| rest),
-            _ => &page.text,
+        let page = ask(&query)?;
+        let rows = match is_csv {
+            true => page.text.split_once("\r\n").map_or("", |(_, rows)| rows),
+            false => page.text.as_str(),
         };
-        if !body.is_empty() {
-            output::print_rows(body)?;
+        let text = if is_first { page.text.as_str() } else { rows };
+        if !text.is_empty() {
+            print(text)?;
         }
-        // Quoted fields may have line ends of their own, so the requested number of rows is an upper bound.
-        left = left.saturating_sub(query.limit.unwrap_or_default().into());
+        // With conditions a page may have fewer rows than the limit of its query, and still a cursor.
+        left = left.saturating_sub(count_rows(rows, is_csv));
+        if left == 0 || page.next_cursor.is_none() {
+            return Ok(page.next_cursor);
+        }
         (is_first, query.cursor) = (false, page.next_cursor);
-        match (&query.cursor, left) {
-            (None, _) => return Ok(()),
-            (Some(cursor), 0) => {
-                print_cursor(Some(cursor));
-                return Ok(());
-            }
-            _ => query.limit = Some(left.min(PAGE_ROWS) as u32),
-        }
+        query.limit = Some(left.min(PAGE_ROWS) as u32);
     }
+}
+
+/// Counts rows of text. A quoted field of CSV may have line ends of its own.
+fn count_rows(rows: &str, is_csv: bool) -> u64 {
+    let mut is_quoted = false;
+    let ends = rows.bytes().filter(|byte| {
+        is_quoted ^= is_csv && *byte == b'"';
+        *byte == b'\n' && !is_quoted
+    });
+    ends.count() as u64
 }
 
 pub fn groups(args: &GroupsArgs, output: Output) -> VerbResult {
     let client = connect(&args.server)?;
-    let mut query = args.range.query(args.limit);
-    let ask = |query: &RowsQuery| {
+    let all = group_pages(args.limit, args.range.query(args.limit), |query| {
         client
             .groups(&args.table, query, args.by, args.sum.as_deref())
             .map_err(failure)
-    };
-    let mut all = ask(&query)?;
-    while let Some(cursor) = all.next_cursor.take() {
-        let is_full = all.groups.len() as u64 >= args.limit && !all.continues;
-        if is_full {
-            all.next_cursor = Some(cursor);
-            break;
-        }
-        query.cursor = Some(cursor);
-        // The first group of the page may be the rest of the last one.
-        let left = args.limit - all.groups.len() as u64 + u64::from(all.continues);
-        query.limit = Some(left.min(PAGE_ROWS) as u32);
-        let page = ask(&query)?;
-        join(&mut all, page);
-    }
+    })?;
     match output {
         Output::Json => print_json(&all)?,
         Output::Text => print_groups(&all)?,
@@ -216,17 +222,51 @@ pub fn groups(args: &GroupsArgs, output: Output) -> VerbResult {
     Ok(())
 }
 
-/// A group that ended a page may continue on the next.
+/// Asks page after page until `limit` groups are there, the last one with all of its rows.
+fn group_pages(
+    limit: u64,
+    mut query: RowsQuery,
+    mut ask: impl FnMut(&RowsQuery) -> Result<GroupsPage, VerbFailure>,
+) -> Result<GroupsPage, VerbFailure> {
+    let mut all = ask(&query)?;
+    while let Some(cursor) = all.next_cursor.take() {
+        let room = limit.saturating_sub(all.groups.len() as u64);
+        if room == 0 && !all.continues {
+            all.next_cursor = Some(cursor);
+            break;
+        }
+        query.cursor = Some(cursor);
+        // The first group of the page may be the rest of the last one.
+        let asked = room.saturating_add(u64::from(all.continues));
+        query.limit = Some(asked.min(PAGE_ROWS) as u32);
+        let page = ask(&query)?;
+        if room == 0 && !page.groups.is_empty() && !has_rest(&all, &page) {
+            // The last group had all of its rows. The page has the groups after the limit.
+            (all.continues, all.next_cursor) = (false, query.cursor.take());
+            break;
+        }
+        join(&mut all, page);
+    }
+    Ok(all)
+}
+
+/// True if the page begins with the rest of the last group.
+fn has_rest(all: &GroupsPage, page: &GroupsPage) -> bool {
+    let ends = all.groups.last().zip(page.groups.first());
+    ends.is_some_and(|(last, first)| last.key.get() == first.key.get())
+}
+
+/// Appends a page. A group that ended a page may continue on the next one. A page without groups does not end it.
 fn join(all: &mut GroupsPage, page: GroupsPage) {
-    let mut groups = page.groups.into_iter().peekable();
-    if let (true, Some(last), Some(first)) = (all.continues, all.groups.last_mut(), groups.peek())
-        && last.key.get() == first.key.get()
-    {
-        add(last, first);
-        groups.next();
+    let has_rest = has_rest(all, &page);
+    let still_continues = all.continues && page.groups.is_empty() && page.next_cursor.is_some();
+    let mut groups = page.groups.into_iter();
+    if has_rest && let (Some(last), Some(first)) = (all.groups.last_mut(), groups.next()) {
+        add(last, &first);
     }
     all.groups.extend(groups);
-    (all.continues, all.next_cursor, all.lsn) = (page.continues, page.next_cursor, page.lsn);
+    all.continues = page.continues || still_continues;
+    (all.next_cursor, all.lsn) = (page.next_cursor, page.lsn);
 }
 
 fn add(to: &mut RowGroup, from: &RowGroup) {
@@ -324,26 +364,94 @@ fn cell(value: &Value) -> String {
 mod tests {
     use super::*;
 
+    /// A page of one group.
+    fn page(key: &str, count: u64, sum: &str, continues: bool, next_cursor: Option<&str>) -> GroupsPage {
+        let group = format!(r#"{{"key": {{"state": {key}}}, "count": "{count}", "sums": {{"total": "{sum}"}}}}"#);
+        GroupsPage {
+            groups: vec![serde_json::from_str(&group).expect("a group")],
+            continues,
+            next_cursor: next_cursor.map(str::to_owned),
+            lsn: reprise_api::U64(1),
+        }
+    }
+
+    /// Asks for groups, with these pages as the answers. Returns the limits of the queries, too.
+    fn pages_of_groups<const N: usize>(limit: u64, pages: [GroupsPage; N]) -> (GroupsPage, Vec<Option<u32>>) {
+        let (mut pages, mut limits) = (pages.into_iter(), Vec::new());
+        let query = RowsQuery {
+            limit: Some(limit as u32),
+            ..RowsQuery::default()
+        };
+        let all = group_pages(limit, query, |query| {
+            limits.push(query.limit);
+            Ok(pages.next().expect("a page that is asked for"))
+        });
+        (all.expect("groups"), limits)
+    }
+
     #[test]
     fn a_group_that_goes_on_is_added_up() {
-        let page = |key: &str, count: u64, sum: &str, continues: bool| GroupsPage {
-            groups: vec![
-                serde_json::from_str(&format!(
-                    r#"{{"key": {{"state": {key}}}, "count": "{count}", "sums": {{"total": "{sum}"}}}}"#
-                ))
-                .expect("a group"),
-            ],
-            continues,
-            next_cursor: None,
-            lsn: reprise_api::U64(1),
-        };
-        let mut all = page("1", 2, "-0.75", true);
-        join(&mut all, page("1", 3, "1.00", true));
-        join(&mut all, page("2", 1, "5.00", false));
+        let mut all = page("1", 2, "-0.75", true, None);
+        join(&mut all, page("1", 3, "1.00", true, None));
+        join(&mut all, page("2", 1, "5.00", false, None));
         assert_eq!(all.groups.len(), 2);
         assert_eq!(
             (all.groups[0].count.0, &all.groups[0].sums["total"]),
             (5, &Value::from("0.25"))
         );
+    }
+
+    #[test]
+    fn groups_end_at_the_limit_if_the_next_page_begins_with_another_group() {
+        let first = page("1", 2, "1.00", true, Some("a"));
+        let (all, limits) = pages_of_groups(1, [first, page("2", 1, "1.00", true, Some("b"))]);
+        assert_eq!((all.groups.len(), all.groups[0].count.0), (1, 2));
+        assert_eq!((all.continues, all.next_cursor.as_deref()), (false, Some("a")));
+        assert_eq!(limits, [Some(1), Some(1)]);
+    }
+
+    #[test]
+    fn group_continues_behind_a_page_without_groups() {
+        let empty = GroupsPage {
+            groups: Vec::new(),
+            ..page("1", 0, "0.00", false, Some("b"))
+        };
+        let first = page("1", 2, "1.00", true, Some("a"));
+        let (all, limits) = pages_of_groups(1, [first, empty, page("1", 3, "1.00", false, Some("c"))]);
+        assert_eq!((all.groups.len(), all.groups[0].count.0), (1, 5));
+        assert_eq!((all.continues, all.next_cursor.as_deref()), (false, Some("c")));
+        assert_eq!(limits, [Some(1); 3]);
+    }
+
+    #[test]
+    fn text_pages_count_the_rows_that_they_have() {
+        let pages = [
+            ("a,b\r\n", Some("1")),
+            ("a,b\r\n1,\"x\n\"\"\r\ny\"\r\n", Some("2")),
+            ("a,b\r\n2,\r\n3,z\r\n", Some("3")),
+        ];
+        let (mut pages, mut limits, mut printed) = (pages.into_iter(), Vec::new(), String::new());
+        let query = RowsQuery {
+            limit: Some(3),
+            ..RowsQuery::default()
+        };
+        let ask = |query: &RowsQuery| {
+            limits.push(query.limit);
+            let (text, cursor) = pages.next().expect("a page that is asked for");
+            Ok(RowsText {
+                text: text.to_owned(),
+                next_cursor: cursor.map(str::to_owned),
+            })
+        };
+        let print = |text: &str| {
+            printed.push_str(text);
+            Ok(())
+        };
+        let cursor = text_pages(3, query, true, ask, print).expect("rows");
+        assert_eq!(cursor.as_deref(), Some("3"));
+        assert_eq!(limits, [Some(3), Some(3), Some(2)]);
+        assert_eq!(printed, "a,b\r\n1,\"x\n\"\"\r\ny\"\r\n2,\r\n3,z\r\n");
+        // A quote in a line of JSON opens no field.
+        assert_eq!(count_rows("{\"a\":\"\\\"\"}\n{\"a\":\"x\"}\n", false), 2);
     }
 }
