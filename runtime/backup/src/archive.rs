@@ -11,9 +11,14 @@ use std::{
 use reprise_base::{Lsn, hex};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name, parse_checkpoint_name};
 use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
-use reprise_log::{LogError, parse_segment_name, segment_name, start_of_segment, verify};
+use reprise_log::{LogError, OwnedRecord, parse_segment_name, segment_name, start_of_segment, verify};
 
-use crate::{staging::copy_as, tree::DirHandle, union::UnionDisk};
+use crate::{
+    history::{check_history, settled_id},
+    staging::copy_as,
+    tree::DirHandle,
+    union::UnionDisk,
+};
 
 /// A file on its way into the archive; none is ever read.
 const TEMPORARY_NAME: &str = "archive.tmp";
@@ -39,7 +44,8 @@ pub enum ArchiveError {
     )]
     Gap { archive: PathBuf, end: Lsn, start: Lsn },
     #[error(
-        "{archive} has another file {name}: a restored database, or a standby that began again, needs an archive of its own"
+        "{archive} has another file {name}. A restored database, a standby that began again, or a server whose log was rewound needs \
+         an archive of its own"
     )]
     OtherFile { archive: PathBuf, name: String },
     #[error(
@@ -126,10 +132,18 @@ pub struct ArchiveSource {
     pub start: Lsn,
 }
 
+/// Finds a record of the data directory's log. None: the log does not hold it.
+pub type FindRecord<'a> = dyn Fn(Lsn) -> Result<Option<OwnedRecord>, LogError> + 'a;
+
 impl Archive {
-    /// Opens the archive: makes missing folders and removes the remains of a crash. Checks that it belongs to this database and that its
-    /// log has no gap to the directory's.
-    pub fn open(place: &DirHandle, bounds: ArchiveBounds, origin: ArchiveSource) -> Result<Self, ArchiveError> {
+    /// Opens the archive: makes missing folders and removes the remains of a crash. Checks that it belongs to this database, that its log
+    /// has no gap to the directory's, and that its newest checkpoint is of the directory's log, in which `find` reads.
+    pub fn open(
+        place: &DirHandle,
+        bounds: ArchiveBounds,
+        origin: ArchiveSource,
+        find: &FindRecord<'_>,
+    ) -> Result<Self, ArchiveError> {
         place.tree().prepare()?;
         let (log, checkpoints) = (place.folder_or_new("log")?, place.folder_or_new("checkpoints")?);
         let lock = log.lock().map_err(|error| match error.kind {
@@ -151,24 +165,22 @@ impl Archive {
             }),
             _lock: lock,
         };
-        archive.check_database()?;
+        let has_log = archive.check_log()?;
+        archive.check_checkpoint(has_log, find)?;
         archive.count(|status| status.directory = archive.path.display().to_string())?;
         Ok(archive)
     }
 
-    fn check_database(&self) -> Result<(), ArchiveError> {
+    /// Checks the newest archived file of the log. Returns false if there is none.
+    fn check_log(&self) -> Result<bool, ArchiveError> {
         let origin = &self.origin;
         let Some(newest) = segments(&*self.log)?.last().copied() else {
-            return Ok(());
+            return Ok(false);
         };
         let alone = UnionDisk::Narrowed(self.log.clone(), segment_name(newest));
         let found = verify(&alone)?;
-        if let Some(found) = found.database_id.filter(|found| *found != origin.database_id) {
-            return Err(ArchiveError::OtherDatabase {
-                archive: self.path.clone(),
-                expected: hex(&origin.database_id),
-                found: hex(&found),
-            });
+        if let Some(found) = found.database_id {
+            self.check_identity(found)?;
         }
         if origin.start > found.end {
             return Err(ArchiveError::Gap {
@@ -181,11 +193,53 @@ impl Archive {
         let live = segments(&*origin.log)?;
         let ends_at = found.segments.last().map(|segment| segment.end_place);
         match live.contains(&newest) || live.first().copied() == ends_at {
+            true => Ok(true),
+            false => Err(self.other_file(segment_name(newest))),
+        }
+    }
+
+    /// Checks the newest archived checkpoint that can be read. If the log was rewound since, or the directory was restored, the newest one is
+    /// the first to be of another history. A restore would load its tables before the records of this log.
+    fn check_checkpoint(&self, has_log: bool, find: &FindRecord<'_>) -> Result<(), ArchiveError> {
+        let own = Checkpoints::new(self.checkpoints.clone());
+        for lsn in own.list()?.into_iter().rev() {
+            let header = match own.open(lsn) {
+                Ok(reader) => *reader.header(),
+                Err(CheckpointError::Disk(error)) => return Err(error.into()),
+                Err(_) => continue, // a restore passes over it, or says why it can't
+            };
+            self.check_identity(header.database_id)?;
+            let start = self.origin.start;
+            let is_own = match lsn > start {
+                true => find(Lsn(lsn.0 - 1))?
+                    .is_some_and(|record| check_history(&header, settled_id(&record.get().record)).is_ok()),
+                // The archive has the log between them, or lacks it.
+                false => lsn == start || has_log,
+            };
+            return match is_own {
+                true => Ok(()),
+                false => Err(self.other_file(checkpoint_name(lsn))),
+            };
+        }
+        Ok(())
+    }
+
+    fn check_identity(&self, found: [u8; 16]) -> Result<(), ArchiveError> {
+        let expected = self.origin.database_id;
+        match found == expected {
             true => Ok(()),
-            false => Err(ArchiveError::OtherFile {
+            false => Err(ArchiveError::OtherDatabase {
                 archive: self.path.clone(),
-                name: segment_name(newest),
+                expected: hex(&expected),
+                found: hex(&found),
             }),
+        }
+    }
+
+    fn other_file(&self, name: String) -> ArchiveError {
+        ArchiveError::OtherFile {
+            archive: self.path.clone(),
+            name,
         }
     }
 
@@ -273,10 +327,7 @@ impl Archive {
             // The file was taken before a crash, which came before the original was removed.
             return match is_same(from, to, name)? {
                 true => Ok(()),
-                false => Err(ArchiveError::OtherFile {
-                    archive: self.path.clone(),
-                    name: name.to_owned(),
-                }),
+                false => Err(self.other_file(name.to_owned())),
             };
         }
         remove_if_there(to, TEMPORARY_NAME)?;

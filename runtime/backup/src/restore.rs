@@ -10,10 +10,11 @@ use reprise_base::{Lsn, TxnId};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name};
 use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock};
 use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, VerifyReport};
-use reprise_wire::{PairWalk, RecordEffect};
+use reprise_wire::PairWalk;
 
 use crate::{
     archive::with_archive,
+    history::check_history,
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError},
     staging::{StagingDir, StagingError, copy_file},
     tree::DirHandle,
@@ -253,7 +254,8 @@ impl RestoreSource {
         let oldest = stored
             .as_ref()
             .and_then(|(_, stored)| stored.iter().find(|lsn| (found.start..=found.end).contains(lsn)));
-        let cut = LogWalk::over(&mut reader, point)?;
+        let lsns = stored.as_ref().map_or(&[][..], |(_, stored)| stored.as_slice());
+        let cut = LogWalk::over(&mut reader, point, lsns)?;
         cut.check_point(point, &found, oldest.copied(), known_until_us)?;
         let mut report = RestoreReport {
             cut: cut.until,
@@ -265,7 +267,7 @@ impl RestoreSource {
         if let Some((disk, stored)) = &stored {
             let usable = stored.iter().rev().copied();
             let usable = usable.filter(|lsn| *lsn >= found.start && *lsn <= cut.until);
-            copy_checkpoint(&**disk, usable, staging, &mut report)?;
+            copy_checkpoint(&**disk, usable, &cut, staging, &mut report)?;
         }
         if report.checkpoint.is_none() && found.start > Lsn(0) {
             return Err(RestoreError::NoCheckpoint {
@@ -290,10 +292,11 @@ fn folder(place: &DirHandle, archive: Option<&DirHandle>, name: &str) -> Result<
     }
 }
 
-/// Takes the newest checkpoint that is whole, also as a copy.
+/// Takes the newest checkpoint that is of this log and whole, also as a copy.
 fn copy_checkpoint(
     source: &dyn Disk,
     usable: impl Iterator<Item = Lsn>,
+    walk: &LogWalk,
     staging: &StagingDir,
     report: &mut RestoreReport,
 ) -> Result<(), RestoreError> {
@@ -301,19 +304,31 @@ fn copy_checkpoint(
     let copies = Checkpoints::new(folder.clone());
     for lsn in usable {
         let bytes = copy_file(source, &*folder, &checkpoint_name(lsn), &mut || true)?;
-        match copies.open(lsn).and_then(|reader| reader.verify()) {
-            Ok(()) => {
-                (report.checkpoint, report.checkpoint_bytes) = (Some(lsn), bytes);
-                return Ok(());
-            }
-            Err(error) if error.is_corrupt() => {
-                report.passed_over.push(error.to_string());
-                copies.remove(lsn)?;
-            }
+        let before = walk.log_before(lsn).and_then(|before| before.newest);
+        let opened = copies.open(lsn);
+        let reason = match opened.and_then(|reader| reader.verify().map(|()| *reader.header())) {
+            Ok(header) => match check_history(&header, before) {
+                Ok(()) => {
+                    (report.checkpoint, report.checkpoint_bytes) = (Some(lsn), bytes);
+                    return Ok(());
+                }
+                Err(other) => other.to_string(),
+            },
+            Err(error) if error.is_corrupt() => error.to_string(),
             Err(error) => return Err(error.into()),
-        }
+        };
+        report.passed_over.push(reason);
+        copies.remove(lsn)?;
     }
     Ok(())
+}
+
+/// The part of the log before a stored checkpoint.
+struct LogBefore {
+    checkpoint: Lsn,
+    records: u64,
+    /// The newest transaction that is settled there, as `settled_id` returns it.
+    newest: Option<TxnId>,
 }
 
 /// The result of reading the log up to a point.
@@ -326,24 +341,32 @@ struct LogWalk {
     included: u64,
     /// Parts of a transaction that were met, and not the record that makes them count.
     parts: u64,
-    /// The records up to each checkpoint's mark, by the mark's end.
-    marks: Vec<(Lsn, u64)>,
+    /// The log before each stored checkpoint. A standby's checkpoint has no mark in the log, so its LSN alone names its place.
+    before: Vec<LogBefore>,
     left_out: u64,
     /// The record or transaction that was asked for, or a record behind the point, was met.
     is_found: bool,
     newest: Option<TxnId>,
+    /// The newest transaction of all records that are no parts.
+    newest_settled: Option<TxnId>,
     oldest: Option<TxnId>,
 }
 
 impl LogWalk {
-    fn over(reader: &mut LogReader, point: Point) -> Result<Self, RestoreError> {
+    /// Reads the log up to `point`. `checkpoints` are the LSNs of the stored ones, oldest first.
+    fn over(reader: &mut LogReader, point: Point, checkpoints: &[Lsn]) -> Result<Self, RestoreError> {
         let (mut walk, mut pairs) = (Self::default(), PairWalk::default());
+        let mut checkpoints = checkpoints.iter().copied().peekable();
         let mut is_over = false;
         while let Some(record) = reader.next_record()? {
+            while let Some(lsn) = checkpoints.next_if(|lsn| *lsn <= record.lsn) {
+                walk.record_checkpoint(lsn);
+            }
             let (txn_id, facts) = (record.record.txn_id(), record.record.facts());
             walk.first = walk.first.or(Some(record.lsn));
             walk.oldest = walk.oldest.or(txn_id);
             walk.newest = walk.newest.max(txn_id);
+            walk.newest_settled = walk.newest_settled.max(txn_id.filter(|_| facts.standalone));
             // The changes that were logged beside a command belong to it.
             let is_twin = pairs.is_beside(&record.record);
             is_over |= match point {
@@ -364,9 +387,6 @@ impl LogWalk {
             }
             walk.until = record.end;
             walk.included += 1 + std::mem::take(&mut walk.parts);
-            if facts.effect == RecordEffect::Mark {
-                walk.marks.push((record.end, walk.included));
-            }
             walk.last = txn_id.map(|id| (record.lsn, id)).or(walk.last);
             // Changes that would follow a command have the same effect as the command.
             walk.is_found |= match point {
@@ -375,12 +395,25 @@ impl LogWalk {
                 _ => false,
             };
         }
+        checkpoints.for_each(|lsn| walk.record_checkpoint(lsn));
         Ok(walk)
     }
 
+    /// Records the log before a checkpoint. The record at the checkpoint's LSN comes next.
+    fn record_checkpoint(&mut self, checkpoint: Lsn) {
+        self.before.push(LogBefore {
+            checkpoint,
+            records: self.included + self.parts,
+            newest: self.newest_settled,
+        });
+    }
+
+    fn log_before(&self, checkpoint: Lsn) -> Option<&LogBefore> {
+        self.before.iter().find(|before| before.checkpoint == checkpoint)
+    }
+
     fn records_from(&self, from: Lsn) -> u64 {
-        let before = self.marks.iter().find(|(end, _)| *end == from);
-        self.included - before.map_or(0, |(_, count)| *count)
+        self.included - self.log_before(from).map_or(0, |before| before.records)
     }
 
     fn check_point(

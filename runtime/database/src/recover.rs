@@ -8,10 +8,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use reprise_base::{Lsn, Role};
+use reprise_backup::{OtherHistory, check_history, settled_id};
+use reprise_base::{Lsn, Role, TxnId};
 use reprise_checkpoint::{CheckpointReader, Checkpoints, checkpoint_name};
 use reprise_log::Log;
-use reprise_partition::CallBatch;
+use reprise_partition::{CallBatch, TxnPartitions};
 use reprise_recovery::{LogSchemas, RecoveryError, described_in, feed, load, reset};
 use reprise_replay::{KeyedOutcome, ReplayError, Replayer};
 use reprise_router::{CallDigests, CommittedOutcome, NodePhase, RecoveryStage, Router, ScopedKey};
@@ -31,8 +32,30 @@ const PROGRESS_BYTES: u64 = 256 << 10;
 impl Database {
     /// Replays the log. It leaves out the records from `until` on.
     pub(crate) fn replay(&self, until: Option<Lsn>) -> Result<RecoveryReport, OpenError> {
-        let (report, _) = self.replay_with(&mut self.replayer(), until)?;
+        let mut replayer = self.replayer();
+        let (report, _) = self.replay_with(&mut replayer, until)?;
+        if self.log.is_some() && !self.upkeep.is_read_only.load(Ordering::Acquire) {
+            self.check_clock(&mut replayer)?;
+        }
         Ok(report)
+    }
+
+    /// Compares the wall clock of a primary with the newest transaction of its log. A standby does not: the clock of its primary gave the
+    /// times.
+    fn check_clock(&self, replayer: &mut Replayer) -> Result<(), RecoveryError> {
+        let newest = Arc::new(AtomicU64::new(0));
+        let found = newest.clone();
+        replayer.gather(
+            TxnPartitions::All,
+            Box::new(move |held| {
+                let ticks = held.partitions.iter().map(|partition| partition.clock.last_tick());
+                found.store(ticks.max().unwrap_or_default(), Ordering::Release);
+            }),
+        )?;
+        replayer.drain()?;
+        let newest = TxnId::new(newest.load(Ordering::Acquire), TxnId::MULTI_PARTITION);
+        self.router.check_start_clock(newest);
+        Ok(())
     }
 
     /// The `replay` variant with a replayer that can continue. Returns the position to continue at.
@@ -147,11 +170,18 @@ impl Database {
                 self.pass_over(lsn);
                 continue;
             }
-            let reader = match files.open(lsn) {
-                Ok(reader) => Arc::new(reader),
+            let usable = match files.open(lsn) {
+                Ok(reader) => match check_log_history(log, &reader) {
+                    Ok(()) => Ok(Arc::new(reader)),
+                    Err(other) => Err(other.to_string()),
+                },
                 Err(error) if error.is_foreign() => return Err(error.into()),
-                Err(error) => {
-                    report.passed_over.push(error.to_string());
+                Err(error) => Err(error.to_string()),
+            };
+            let reader = match usable {
+                Ok(reader) => reader,
+                Err(reason) => {
+                    report.passed_over.push(reason);
                     self.pass_over(lsn);
                     continue;
                 }
@@ -257,6 +287,15 @@ impl Database {
             error: None,
         });
     }
+}
+
+/// Checks that a checkpoint is of the log's history, if the log holds the record before it.
+fn check_log_history(log: &Log<Box<CallBatch>>, reader: &CheckpointReader) -> Result<(), OtherHistory> {
+    let before = log.record(Lsn(reader.lsn().0.saturating_sub(1)));
+    // A log that can't be read says why when it is replayed.
+    let before = before.ok().flatten();
+    let before = before.and_then(|record| settled_id(&record.get().record));
+    check_history(reader.header(), before)
 }
 
 /// Restores the outcome of a call with an idempotency key.

@@ -190,8 +190,8 @@ impl Engine {
         Ok(())
     }
 
-    /// Counts in `memory` what the compiler takes for modules that were in service before. A process with several databases counts in the
-    /// first one's.
+    /// Counts in `memory` what the compiler takes for modules that were in service before, and the instance with which each compiled module
+    /// is checked. A process with several databases counts in the first one's.
     pub fn count_in(&self, memory: &Arc<MemoryLedger>) {
         self.inner.memory.get_or_init(|| memory.clone());
     }
@@ -200,6 +200,11 @@ impl Engine {
     pub(crate) fn take_compile_memory(&self, wasm_bytes: usize) -> Option<Grant> {
         let modules = self.inner.memory.get()?.kind(MemoryKind::Modules);
         Some(modules.take(wasm_bytes as u64 * limits::COMPILE_BYTES_EACH))
+    }
+
+    /// Returns the ledger of `count_in`. None before it was called.
+    pub(crate) fn memory(&self) -> Option<&Arc<MemoryLedger>> {
+        self.inner.memory.get()
     }
 
     /// Deletes kept code that nothing has needed since the folder was opened.

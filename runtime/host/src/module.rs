@@ -9,6 +9,7 @@ use std::{
 };
 
 use reprise_abi::{CALL_EXPORT_PREFIX, DESCRIBE_EXPORT, DESCRIBE_SECTION, ModuleSchema, ON_DEPLOY_EXPORT, RowLayout};
+use reprise_base::{Grant, MemoryKind, MemoryLedger};
 use reprise_pages::Mappings;
 use sha2::{Digest, Sha256};
 use wasmparser::{Parser, Payload};
@@ -34,7 +35,7 @@ pub struct InvalidModule {
     pub reason: String,
     /// Byte in the uploaded module, if the reason has a place.
     pub offset: Option<u64>,
-    /// True if the machine has no room for an instance of it now. A later upload may succeed.
+    /// True if the machine, or the limit of memory, has no room for an instance of it now. A later upload may succeed.
     pub lacks_room: bool,
 }
 
@@ -51,7 +52,10 @@ impl InvalidModule {
 impl From<HostError> for InvalidModule {
     fn from(error: HostError) -> Self {
         Self {
-            lacks_room: matches!(error, HostError::Room(_) | HostError::Protect(_) | HostError::Mappings),
+            lacks_room: matches!(
+                error,
+                HostError::Room(_) | HostError::Protect(_) | HostError::Mappings | HostError::Memory(_)
+            ),
             ..Self::new(error.to_string())
         }
     }
@@ -144,7 +148,7 @@ impl CompiledModule {
             (Some(described), Strictness::Known) => described,
             (described, _) => {
                 let deadline = time.begin();
-                let mut live = code.try_start(&deadline)?;
+                let (mut live, _counted) = code.try_start(&deadline, mode)?;
                 match described {
                     Some(described) => described,
                     None => {
@@ -207,14 +211,49 @@ impl CompiledModule {
 }
 
 impl ModuleCode {
-    /// Starts an instance that no call needs, to check that it starts, and to measure its memory.
-    fn try_start(&self, deadline: &StartDeadline) -> Result<LiveInstance, HostError> {
+    /// Starts an instance that no call needs, to check that it starts, and to measure its memory. Returns the grant that counts this memory
+    /// in the engine's ledger, if there is one. The instance's watch counts the memory that the guest writes meanwhile.
+    fn try_start(
+        &self,
+        deadline: &StartDeadline,
+        mode: Strictness,
+    ) -> Result<(LiveInstance, Option<Grant>), HostError> {
         let mappings = Mappings::try_take(INSTANCE_MAPPINGS).ok_or(HostError::Mappings)?;
-        let live = LiveInstance::start(self, StartFor::Deployment(deadline), mappings, true, None)?;
+        let memory = self.engine.memory();
+        let guests = memory.map(|memory| memory.kind(MemoryKind::Guests).clone());
+        let mut counted = guests.as_ref().map(|guests| guests.take(0));
+        self.count_start(memory, counted.as_mut(), mode)?;
+        let live = LiveInstance::start(self, StartFor::Deployment(deadline), mappings, true, guests)?;
         if let Some(hot) = &live.hot {
             self.record_image(hot.image_bytes());
+            // The size of the image is known only now.
+            self.count_start(memory, counted.as_mut(), mode)?;
         }
-        Ok(live)
+        Ok((live, counted))
+    }
+
+    /// Raises `counted` to the memory of an instance that is checked. Err: an upload would pass the limit. A module that was accepted earlier
+    /// must load again, so it is counted whatever the limit is.
+    fn count_start(
+        &self,
+        memory: Option<&Arc<MemoryLedger>>,
+        counted: Option<&mut Grant>,
+        mode: Strictness,
+    ) -> Result<(), HostError> {
+        let (Some(memory), Some(counted)) = (memory, counted) else {
+            return Ok(());
+        };
+        let bytes = match self.fresh {
+            true => self.started_bytes(),
+            false => self.kept_bytes(),
+        };
+        let more = bytes.saturating_sub(counted.bytes());
+        if mode == Strictness::Known {
+            counted.grow(more);
+        } else if more > 0 && !counted.try_grow(more) {
+            return Err(HostError::Memory(memory.max_bytes()));
+        }
+        Ok(())
     }
 
     /// Records the memory of a started instance.

@@ -303,10 +303,10 @@ fn without_tables(schema: &ModuleSchema) -> ModuleSchema {
 }
 
 impl Module {
-    /// Returns the version as it is out of service: with these declarations, bound to no table.
+    /// Returns the version as it is out of service: with these declarations, bound to no table. It runs no calls, so it has no rows to
+    /// prefetch.
     fn retired(&self, schema: Arc<ModuleSchema>) -> Self {
-        let prefetch = vec![Vec::new(); schema.procedures.len()];
-        self.with(schema, Vec::new(), prefetch, Vec::new())
+        self.with(schema, Vec::new(), Vec::new(), Vec::new())
     }
 
     /// Returns the version bound to these tables.
@@ -402,8 +402,8 @@ pub fn restore(
         };
         let module = Arc::new(Module {
             id: ModuleId(number as u32),
-            prefetch: vec![Vec::new(); schema.procedures.len()],
-            results: Vec::new(), // `rebind` makes those of a version in service
+            prefetch: Vec::new(), // `rebind` makes those of a version in service, and its results
+            results: Vec::new(),
             meters: ModuleMeters::new(schema.procedures.len()),
             tables: Vec::new(),
             name: found.name,

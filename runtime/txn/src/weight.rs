@@ -1,20 +1,27 @@
 //! Estimates the memory of the descriptions of modules and tables. The ledger counts it like rows.
 
-use std::{collections::BTreeSet, sync::Arc};
+use std::{
+    collections::BTreeSet,
+    sync::{Arc, OnceLock},
+};
 
 use reprise_abi::{
     AbortSchema, ColumnSchema, IndexSchema, ModuleSchema, Parameter, ProcedureSchema, StructField, TableSchema, Type,
 };
+use reprise_observe::ProcedureMeter;
 
 use crate::{
     install::Candidate,
     module::{Deployed, Module, TableBinding},
+    prefetch::PrefetchRow,
 };
 
 /// Bytes that the allocator adds to an allocation: an estimate.
 const ALLOCATION_BYTES: usize = 16;
 /// Bytes of a column in each of a binding's row layouts: an estimate.
 const COLUMN_SLOT_BYTES: usize = 48;
+/// Bytes of a procedure among the meters of a version. The meter itself is shared by all versions.
+const METER_BYTES: usize = size_of::<OnceLock<Arc<ProcedureMeter>>>();
 
 fn heap(bytes: usize) -> usize {
     match bytes {
@@ -95,14 +102,20 @@ fn bindings(list: &[TableSchema]) -> usize {
 impl Candidate {
     /// Returns the bytes that its description takes once it is in service.
     pub fn description_bytes(&self) -> u64 {
-        (heap(self.description.len()) + schema(&self.schema) + bindings(&self.schema.tables)) as u64
+        let procedures = self.schema.procedures.len();
+        let lists = heap(procedures * METER_BYTES) + heap(procedures * size_of::<Vec<PrefetchRow>>());
+        let bound = bindings(&self.schema.tables) + lists;
+        (heap(self.name.len()) + heap(self.description.len()) + schema(&self.schema) + bound) as u64
     }
 }
 
 impl Module {
     /// Estimates its own bytes: without the declarations and the description, which versions share.
     fn own_bytes(&self) -> u64 {
-        (size_of::<Self>() + bindings(&self.schema.tables)) as u64
+        let rows = self.prefetch.iter().map(|rows| heap(size_of_val(rows.as_slice())));
+        let prefetch = heap(size_of_val(self.prefetch.as_slice())) + rows.sum::<usize>();
+        let lists = heap(self.schema.procedures.len() * METER_BYTES) + prefetch;
+        (size_of::<Self>() + heap(self.name.len()) + bindings(&self.schema.tables) + lists) as u64
     }
 }
 
@@ -124,5 +137,83 @@ impl Deployed {
         let stored = self.tables.iter().chain(self.past.tables());
         let stored = shared_bytes(stored, |found| size_of::<TableSchema>() + table(found));
         versions + declared + sent + stored + self.lineage.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::Partitioning;
+    use reprise_base::TxnId;
+    use reprise_observe::ModuleMeters;
+
+    use super::*;
+    use crate::{
+        install::remove,
+        module::{Code, Executor, ModuleId},
+    };
+
+    struct NoCode;
+
+    impl Code for NoCode {
+        fn instantiate(&self) -> Result<Box<dyn Executor>, String> {
+            Err("no code".into())
+        }
+    }
+
+    /// Deploys a module with this many procedures.
+    fn deployed(procedures: usize) -> Deployed {
+        let procedure = ProcedureSchema {
+            name: "p".into(),
+            docs: String::new(),
+            params: Vec::new(),
+            returns: Type::Unit,
+            read_only: true,
+            partitioning: Partitioning::All,
+            prefetch: Vec::new(),
+            log: Default::default(),
+            time_max_ms: None,
+            fuel_max: None,
+            aborts: Vec::new(),
+        };
+        let module = Arc::new(Module {
+            id: ModuleId(0),
+            name: "module".into(),
+            version: 1,
+            hash: [1; 32],
+            wasm_bytes: 1,
+            installed_by: TxnId::new(1, TxnId::MULTI_PARTITION),
+            schema: Arc::new(ModuleSchema {
+                procedures: vec![procedure; procedures],
+                ..ModuleSchema::default()
+            }),
+            description: Arc::default(),
+            tables: Vec::new(),
+            prefetch: vec![Vec::new(); procedures],
+            results: Vec::new(),
+            meters: ModuleMeters::new(procedures),
+            code: Arc::new(NoCode),
+        });
+        let mut deployed = Deployed::default();
+        deployed.versions.push(module.clone());
+        deployed.current.insert(module.name.clone(), module);
+        deployed
+    }
+
+    #[test]
+    fn version_out_of_service_counts_its_name_and_meters_and_keeps_no_rows_to_prefetch() {
+        const PROCEDURES: usize = 1_024;
+        let former = |procedures| {
+            let removed = remove(&deployed(procedures), "module").expect("it is in service");
+            let version = &removed.versions[0];
+            assert!(version.prefetch.is_empty());
+            version.own_bytes() as usize
+        };
+        assert!(former(0) >= size_of::<Module>() + "module".len());
+        assert!(former(PROCEDURES) >= former(0) + 16 * PROCEDURES);
+        let current = deployed(PROCEDURES).versions[0].own_bytes() as usize;
+        assert!(
+            current >= former(PROCEDURES) + 24 * PROCEDURES,
+            "a list of rows for each"
+        );
     }
 }

@@ -74,7 +74,8 @@ impl Retention {
     ) -> Result<(), ArchiveError> {
         let path = place.path();
         let place = place.clone();
-        let open = move || Archive::open(&place, bounds, origin);
+        let log = self.history.engine.log.clone();
+        let open = move || Archive::open(&place, bounds, origin, &|lsn: Lsn| log.record(lsn));
         let threads = &self.history.engine.shared.threads;
         let opened = threads.within("archive-open", bounds.open_max, open);
         let archive = opened

@@ -127,6 +127,32 @@ fn a_damaged_checkpoint_is_passed_over_and_said_so() {
     }
 }
 
+/// The operator put a checkpoint of one copy of the database beside the log of another.
+#[test]
+fn checkpoint_of_another_history_is_passed_over_at_an_opening() {
+    let (dir, database) = bank(2, 100);
+    close(database);
+    let fork = copy_log(dir.path());
+    let (database, _) = open(dir.path(), 2);
+    fill(&database, 1_000, 100);
+    let other = take(&database).file;
+    close(database);
+    let path = dir.path().join("checkpoints").join(&other);
+    let bytes = std::fs::read(&path).expect("a checkpoint");
+    std::fs::remove_file(&path).expect("removed");
+    put_log(dir.path(), &fork);
+    let (database, _) = open(dir.path(), 2);
+    fill(&database, 2_000, 300);
+    let digest = digest_now(&database);
+    close(database);
+    std::fs::write(&path, bytes).expect("written");
+    let (database, report) = open(dir.path(), 2);
+    assert!(report.checkpoint.is_none(), "its tables are not those of the log");
+    assert!(report.passed_over[0].contains(&other), "{:?}", report.passed_over);
+    assert_eq!(digest_now(&database), digest);
+    close(database);
+}
+
 #[test]
 fn a_lost_log_beside_checkpoints_is_refused() {
     let dir = tempfile::tempdir().expect("a directory");

@@ -2,13 +2,16 @@
 
 use std::sync::Arc;
 
-use crate::common::{close, fill, fill_bank, take, transfer};
+use crate::common::{close, config, fill, fill_bank, recovered, take, transfer};
 use crate::following::{
     ACCEPTING, Cluster, FORCED, bootstrap, follow_primary, service, wait_in_sync, wait_seen, wait_until,
 };
 use reprise_base::{Lsn, Safety};
 use reprise_database::Database;
+use reprise_env::{Clock, RealClock};
+use reprise_observe::Notice;
 use reprise_router::{NodePhase, ReplicationError};
+use reprise_test_crash::copy_dir;
 
 /// A primary of 200 accounts.
 fn start(cluster: &Cluster, level: Safety) -> Arc<Database> {
@@ -121,4 +124,51 @@ fn a_primary_that_does_not_hold_what_is_here_says_so_while_it_is_recovered() {
     fill(&parted, 7_000, 5);
     parted.close().expect("close");
     new.close().expect("close");
+}
+
+const DAY_US: i64 = 86_400_000_000;
+
+/// The system's clocks, with the wall clock two days ahead.
+struct AheadClock(RealClock);
+
+impl Clock for AheadClock {
+    fn now_us(&self) -> i64 {
+        self.0.now_us() + 2 * DAY_US
+    }
+    fn monotonic_ns(&self) -> u64 {
+        self.0.monotonic_ns()
+    }
+}
+
+/// The operator mends the clock while the server is stopped.
+#[test]
+fn clock_jump_is_counted_when_a_primary_opens_a_log_of_later_transactions() {
+    let root = tempfile::tempdir().expect("a directory");
+    let place = root.path().join("p");
+    let open_ahead = || {
+        let database = Database::open_changed(config(&place, 2), |around| {
+            around.clock = Arc::new(AheadClock(RealClock::new()));
+        });
+        let database = database.expect("open");
+        database.recover().expect("recover");
+        database
+    };
+    let database = open_ahead();
+    fill_bank(&database, 10);
+    close(database);
+    copy_dir(&place, &root.path().join("s")).expect("copied");
+    let database = open_ahead();
+    assert_eq!(database.router().clock_jumps(), 0, "the clock is as it was");
+    close(database);
+    let database = recovered(config(&place, 2));
+    assert_eq!(database.router().clock_jumps(), 1);
+    let told = database.router().notices().take().notices;
+    let is_back = |notice: &Notice| matches!(notice, Notice::ClockJumped { by_us } if *by_us < -DAY_US);
+    assert!(told.iter().any(is_back), "{told:?}");
+    close(database);
+    // The clock of its primary gave the times to a standby.
+    let standby = Database::open_standby(config(&root.path().join("s"), 3)).expect("open");
+    standby.recover().expect("recover");
+    assert_eq!(standby.router().clock_jumps(), 0);
+    close(standby);
 }

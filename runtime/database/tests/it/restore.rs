@@ -6,9 +6,11 @@ use std::{
     sync::Arc,
 };
 
-use crate::common::{Moment, close, digest_of, files, fill, fill_bank, moment, open, take, transfer, wasm};
-use reprise_backup::{Point, RestoreError, StagingError, restore};
+use crate::common::{Moment, close, config, digest_of, files, fill, fill_bank, moment, open, take, transfer, wasm};
+use crate::following::{Cluster, wait_seen};
+use reprise_backup::{ArchiveBounds, DirHandle, Point, RestoreError, StagingError, restore};
 use reprise_base::{Lsn, TxnId};
+use reprise_database::Database;
 use reprise_env::RealDisk;
 use reprise_log::LogReader;
 
@@ -195,4 +197,42 @@ fn a_log_whose_beginning_is_gone_is_restored_from_its_checkpoints_on() {
         assert!(report.checkpoint.is_some() && report.records < 100, "{report:?}");
         assert_eq!(digest_with_code(&target, source.path()), found.digest);
     }
+}
+
+/// A standby logs no mark for its checkpoint.
+#[test]
+fn checkpoint_of_a_standby_is_of_its_log_when_it_is_restored_and_archived() {
+    let (cluster, primary) = Cluster::with_bank(200);
+    let standby = cluster.standby_of(&primary, "s1");
+    transfer(&primary, 1);
+    wait_seen(&primary, &standby);
+    let taken = take(&standby);
+    (2..5).for_each(|round| transfer(&primary, round));
+    wait_seen(&primary, &standby);
+    close(standby);
+    close(primary);
+    let (place, to) = (cluster.place("s1"), tempfile::tempdir().expect("a directory"));
+    let report = restore(&place, &to.path().join("restored"), Point::End).expect("restored");
+    assert_eq!(report.passed_over, Vec::<String>::new());
+    assert_eq!(report.checkpoint, Some(taken.lsn));
+    assert_eq!(
+        report.records,
+        report.cut.0 - taken.lsn.0,
+        "each LSN behind the checkpoint has a record"
+    );
+    let archive = to.path().join("archive");
+    for folder in ["log", "checkpoints"] {
+        std::fs::create_dir_all(archive.join(folder)).expect("made");
+    }
+    let file = Path::new("checkpoints").join(&taken.file);
+    std::fs::copy(place.join(&file), archive.join(&file)).expect("copied");
+    let standby = Database::open_standby(config(&place, 3)).expect("open");
+    let bounds = ArchiveBounds {
+        keep: None,
+        held_bytes_max: u64::MAX,
+        open_max: ArchiveBounds::OPEN_MAX,
+    };
+    standby
+        .archive_to(&DirHandle::at(&archive), bounds)
+        .expect("its own archive");
 }

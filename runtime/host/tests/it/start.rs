@@ -145,13 +145,67 @@ fn module_that_was_taken_once_does_not_start_before_its_first_call() {
 }
 
 /// Its start fills this many bytes of 64 MiB.
-fn filled(bytes: usize) -> CompiledModule {
+fn filled_wasm(bytes: usize) -> Vec<u8> {
     let wat = format!(
         r#"(module (memory (export "memory") 1024 1024) {P}
           (func $s (memory.fill (i32.const 0) (i32.const 90) (i32.const {bytes}))) (start $s))"#
     );
+    module(&wat, &["p"])
+}
+
+fn filled(bytes: usize) -> CompiledModule {
     let engine = Engine::new(Limits::default());
-    CompiledModule::compile(&engine, &module(&wat, &["p"])).unwrap_or_else(|e| panic!("{e}"))
+    CompiledModule::compile(&engine, &filled_wasm(bytes)).unwrap_or_else(|e| panic!("{e}"))
+}
+
+#[test]
+fn deployment_counts_its_instance_and_is_refused_when_that_passes_the_limit_of_memory() {
+    let wasm = filled_wasm(60 << 20);
+    // The memory and its copy.
+    for (max_bytes, fits) in [(100 << 20, false), (130 << 20, true)] {
+        let memory = MemoryLedger::new(max_bytes);
+        memory.enforce();
+        let engine = Engine::new(Limits::default());
+        engine.count_in(&memory);
+        let compiled = CompiledModule::compile(&engine, &wasm).map(drop);
+        assert_eq!(compiled.is_ok(), fits, "{compiled:?}");
+        if let Err(refused) = compiled {
+            let expected = format!("its memory passes the limit of {max_bytes} bytes");
+            assert!(refused.lacks_room && refused.reason.contains(&expected), "{refused}");
+        }
+        let guests = memory.kind(MemoryKind::Guests);
+        assert!(guests.peak() >= 60 << 20, "{}", guests.peak());
+        assert_eq!(memory.used(), 0, "the instance is gone");
+    }
+}
+
+#[test]
+fn known_module_that_describes_itself_is_counted_and_never_refused() {
+    let text = description(&["p"]);
+    let wat = format!(
+        r#"(module (memory (export "memory") 1 1) (data (i32.const 1000) "{}") {P}
+          (func (export "reprise_describe") (result i64) (i64.const {})))"#,
+        text.replace('"', "\\22"),
+        (text.len() as u64) << 32 | 1000
+    );
+    let wasm = wat::parse_str(&wat).unwrap();
+    let without_room = || {
+        let memory = MemoryLedger::new(1);
+        memory.enforce();
+        let engine = Engine::new(Limits::default());
+        engine.count_in(&memory);
+        (memory, engine)
+    };
+    let (memory, engine) = without_room();
+    assert!(
+        CompiledModule::compile(&engine, &wasm).is_err(),
+        "an upload has no room"
+    );
+    assert_eq!(memory.peak(), 0, "nothing started");
+    let (memory, engine) = without_room();
+    assert!(CompiledModule::compile_again(&engine, &wasm).is_ok());
+    assert!(memory.kind(MemoryKind::Guests).peak() > 0);
+    assert_eq!(memory.used(), 0);
 }
 
 fn counted(module: &CompiledModule, memory: &Arc<MemoryLedger>) -> Instance {

@@ -18,7 +18,7 @@ use crate::common::{
 use reprise_backup::{
     ArchiveBounds, ArchiveError, DirHandle, DirTree, Point, RealTree, RestoreError, restore, restore_archived,
 };
-use reprise_database::Database;
+use reprise_database::{Database, DatabaseConfig};
 use reprise_env::{Disk, DiskError, DiskFile, DiskFilter, FilteredDisk};
 use reprise_upkeep::{ArchiveStatus, BackupError, BackupPhase, Backups};
 
@@ -593,4 +593,84 @@ fn a_restored_directory_does_not_continue_the_archive_of_its_source() {
     let refused = open_with(&restored, &archive, None).map(drop);
     assert!(matches!(refused, Err(ArchiveError::OtherFile { .. })), "{refused:?}");
     close(open_with(&data, &archive, None).expect("its own archive"));
+}
+
+/// Makes a directory whose log was rewound and then grew by `accounts` records. Its archive has a checkpoint of the lost history, and no
+/// log yet. Returns the file of that checkpoint, and the digest of the directory's tables.
+fn rewound(data: &Path, archive: &Path, accounts: i64) -> (String, u64) {
+    let (database, _) = common::open(data, 2);
+    fill_bank(&database, 100);
+    close(database);
+    let fork = common::copy_log(data);
+    let (database, _) = common::open(data, 2);
+    fill(&database, 1_000, 100);
+    let lost = take(&database).file;
+    close(database);
+    for folder in ["log", "checkpoints"] {
+        fs::create_dir_all(archive.join(folder)).expect("made");
+    }
+    let file = Path::new("checkpoints").join(&lost);
+    fs::rename(data.join(&file), archive.join(&file)).expect("archived");
+    common::put_log(data, &fork);
+    let (database, _) = common::open(data, 2);
+    fill(&database, 2_000, accounts);
+    let digest = common::digest_now(&database);
+    close(database);
+    (lost, digest)
+}
+
+#[test]
+fn archived_checkpoint_of_a_lost_history_is_passed_over_by_a_restore_and_refused_at_a_start() {
+    // The log ends before the checkpoint, or went beyond it since.
+    for accounts in [10, 300] {
+        let Dirs { root, data, archive } = dirs();
+        let (lost, digest) = rewound(&data, &archive, accounts);
+        let target = root.path().join("restored");
+        let report = restore_archived(&data, &archive, &target, Point::End).expect("restored");
+        assert_eq!(report.checkpoint, None);
+        let is_told = report.passed_over.iter().any(|reason| reason.contains(&lost));
+        assert_eq!(is_told, accounts == 300, "{:?}", report.passed_over);
+        assert_eq!(digest_of(&target), digest);
+        let refused = open_with(&data, &archive, None).map(drop);
+        assert!(
+            matches!(&refused, Err(ArchiveError::OtherFile { name, .. }) if *name == lost),
+            "{refused:?}"
+        );
+    }
+}
+
+#[test]
+fn archive_without_log_goes_on_when_its_checkpoint_is_of_the_live_log() {
+    let Dirs { root, data, archive } = dirs();
+    let open = |dir: &Path| {
+        let settings = DatabaseConfig {
+            segment_bytes: 4 << 20, // one file of the log has all of it
+            ..config(dir, 2)
+        };
+        let bounds = ArchiveBounds {
+            keep: None,
+            held_bytes_max: u64::MAX,
+            open_max: ArchiveBounds::OPEN_MAX,
+        };
+        let database = Database::open(settings).expect("open");
+        database.archive_to(&DirHandle::at(&archive), bounds)?;
+        database.recover().expect("recover");
+        Ok::<_, ArchiveError>(database)
+    };
+    let database = open(&data).expect("an archive");
+    fill_bank(&database, 200);
+    for round in 0..3 {
+        transfer(&database, round);
+        take(&database);
+        wait_taken(&data);
+    }
+    wait_until("the first one is in the archive", || status(&database).files == 1);
+    assert!(files(&archive, "log").is_empty());
+    close(database);
+    close(open(&data).expect("its own archive"));
+    let foreign = open(&root.path().join("other")).map(drop);
+    assert!(
+        matches!(foreign, Err(ArchiveError::OtherDatabase { .. })),
+        "{foreign:?}"
+    );
 }
