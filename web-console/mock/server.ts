@@ -1,6 +1,6 @@
 // A stand-in for the server in states that a real one is seldom in, typed by the same API. It answers what pages read.
 import { createServer, type IncomingMessage, type ServerResponse } from 'node:http';
-import type { Readiness, RowsPage, Status } from '../src/generated/types.gen';
+import type { GroupsPage, Readiness, RowsPage, Status, TableInfo } from '../src/generated/types.gen';
 import { backupList } from './backups';
 import { callList, endCall } from './calls';
 import { checkpointFigures, checkpointsNow } from './checkpoints';
@@ -10,10 +10,19 @@ import { hexOf, moduleOf, rowOf, tables } from './modules';
 import { description, notFound, ok, problem, type Reply, recovering, send, sendFile } from './replies';
 import { freshnessNow, replicationNow, standbyNow } from './replication';
 
-/** What the mock pretends: `locked` asks for the token `secret`; `silent` has no event stream; `standby` follows another server. */
-export const states = ['ready', 'recovering', 'log-error', 'locked', 'silent', 'standby'] satisfies State[];
+/**
+ * The states that the mock pretends. `locked` asks for the token `secret`. `silent` has no event stream. `stalled` has one that sends
+ * one event and then nothing, and its clock is an hour slow. `standby` follows another server.
+ */
+export const states = ['ready', 'recovering', 'log-error', 'locked', 'silent', 'stalled', 'standby'] satisfies State[];
 
-export type State = 'ready' | 'recovering' | 'log-error' | 'locked' | 'silent' | 'standby';
+export type State = 'ready' | 'recovering' | 'log-error' | 'locked' | 'silent' | 'stalled' | 'standby';
+
+const slowClockMs = -3_600_000;
+/** Rows that the server visits for one page, whether or not they match. */
+const visitedMax = 20_000;
+/** A table of more rows takes longer than a page of groups may take. */
+const groupedMax = 1_000_000;
 
 export function stateNamed(name: string): State {
   const found = states.find((state) => state === name);
@@ -96,8 +105,8 @@ class MockServer {
   }
 
   #status(): Status {
-    const newest = newestPosition();
-    const behind = this.#state === 'log-error' ? 1 : 0;
+    const committed = Number(lsnOf(newestPosition()));
+    const open = this.#state === 'log-error' ? 1 : 0;
     return {
       role: this.#state === 'standby' ? 'standby' : 'primary',
       epoch: 3,
@@ -107,8 +116,9 @@ class MockServer {
       commit: 'sync',
       partitions: 4,
       sites: 2,
-      committed_lsn: lsnOf(newest + 1),
-      durable_lsn: lsnOf(newest + 1 - behind),
+      committed_lsn: committed.toString(),
+      // The end behind the last durable record.
+      durable_lsn: (committed + 1 - open).toString(),
       checkpointed_lsn: lsnOf(1200),
       ...checkpointFigures(),
       log_error: this.#state === 'log-error' ? 'write 0000000000000001.log: no space left on device' : null,
@@ -151,8 +161,10 @@ class MockServer {
   #events(response: ServerResponse): void {
     response.writeHead(200, { 'Content-Type': 'text/event-stream', 'Cache-Control': 'no-store' });
     const quiet = this.#state === 'recovering';
-    const tick = () => response.write(`event: metrics\ndata: ${JSON.stringify(metricsNow(quiet))}\n\n`);
+    const clockMs = this.#state === 'stalled' ? slowClockMs : 0;
+    const tick = () => response.write(`event: metrics\ndata: ${JSON.stringify(metricsNow(quiet, clockMs))}\n\n`);
     tick();
+    if (this.#state === 'stalled') return;
     const timer = setInterval(tick, 250);
     response.on('close', () => clearInterval(timer));
   }
@@ -170,17 +182,36 @@ function tableReply(name: string | undefined, more: string | undefined, query: U
   const table = tables.find((candidate) => candidate.name === name);
   if (table === undefined) return notFound(`table ${name}`);
   if (more === undefined) return ok(table);
-  if (more === 'groups') {
-    const [column = ''] = table.indexes[0]?.columns ?? [];
-    const groups = ['1', '2', '3'].map((value, at) => ({ key: { [column]: value }, count: (40 - at * 7).toString(), sums: {} }));
-    return ok({ groups, continues: false, next_cursor: null, lsn: lsnOf(newestPosition()) });
+  return ok(more === 'groups' ? groupsOf(table, query) : rowsOf(table, query));
+}
+
+/** The page of a large table ends inside its last group. If there is a condition, the part that was read has no match. */
+function groupsOf(table: TableInfo, query: URLSearchParams): GroupsPage {
+  const [column = ''] = table.indexes[0]?.columns ?? [];
+  const isPart = table.rows > groupedMax;
+  const summed = (query.get('sum') ?? '').split(',').filter((name) => name !== '');
+  const group = (value: string, at: number) => ({
+    key: { [column]: value },
+    count: (40 - at * 7).toString(),
+    sums: Object.fromEntries(summed.map((name) => [name, (900 - at).toString()])),
+  });
+  const groups = isPart && query.has('where') ? [] : ['1', '2', '3'].map(group);
+  const continues = isPart && groups.length > 0;
+  return { groups, continues, next_cursor: isPart ? '4' : null, lsn: lsnOf(newestPosition()) };
+}
+
+/** The rows that meet every condition `column:eq:value`. */
+function rowsOf({ name, rows: count }: TableInfo, query: URLSearchParams): RowsPage {
+  const limit = Number(query.get('limit') ?? '100');
+  const conditions = query.getAll('where').map((text) => text.split(':'));
+  const rows: RowsPage['rows'] = [];
+  let position = Number(query.get('cursor') ?? '0');
+  const end = Math.min(position + visitedMax, count);
+  for (; position < end && rows.length < limit; position += 1) {
+    const row = rowOf(name, position);
+    if (conditions.every(([column = '', , value]) => String(row[column]) === value)) rows.push(row);
   }
-  const from = Number(query.get('cursor') ?? '0');
-  const count = Math.min(Number(query.get('limit') ?? '100'), Math.max(table.rows - from, 0));
-  const rows = Array.from({ length: count }, (_, position) => rowOf(name, from + position));
-  const next = from + count < table.rows ? (from + count).toString() : null;
-  const page: RowsPage = { rows, next_cursor: next, lsn: lsnOf(newestPosition()) };
-  return ok(page);
+  return { rows, next_cursor: position < count ? position.toString() : null, lsn: lsnOf(newestPosition()) };
 }
 
 function logReply(lsn: string | undefined, query: URLSearchParams): Reply {

@@ -14,13 +14,16 @@ export type Place<O extends Operation> = {
 
 export type Answer<T> = { data: T; headers: Headers };
 
+/** Time limit of a read in milliseconds. A host may vanish without closing its connections, so a read could wait for minutes. */
+const readTimeoutMs = 30_000;
+
 export async function request<O extends Operation, R extends { 200: unknown }>(
   place: Place<O>,
   init: RequestInit,
 ): Promise<Answer<R[200]>> {
   const response = await send(place, init);
   if (!response.ok) throw await refusal(response);
-  const data: R[200] = await response.json();
+  const data: R[200] = JSON.parse(await readText(response, init.signal));
   return { data, headers: response.headers };
 }
 
@@ -31,19 +34,43 @@ export async function get<O extends Operation, R extends { 200: unknown }>(
   return (await request<O, R>(place, { signal })).data;
 }
 
-/** A response with the token sent along, whatever its status. Throws only if there is none. */
-export async function send<O extends Operation>(place: Place<O>, init: RequestInit): Promise<Response> {
+/**
+ * Sends a request with the token and returns the response, whatever its status. Throws only if there is none. A read has a time
+ * limit, which covers the body too. Null is no limit.
+ */
+export async function send<O extends Operation>(
+  place: Place<O>,
+  init: RequestInit,
+  timeoutMs: number | null = init.method === undefined ? readTimeoutMs : null,
+): Promise<Response> {
   const headers = new Headers(init.headers);
   const token = bearerToken();
   if (token !== null) headers.set('Authorization', `Bearer ${token}`);
   // The server refuses a browser's POST without a type, even one without a body: another site's page could send it.
   if (init.method === 'POST' && !headers.has('Content-Type')) headers.set('Content-Type', 'application/json');
+  const signal = withTimeout(init.signal, timeoutMs);
+  return reached(fetch(prefix() + addressOf(place), { ...init, headers, signal }), init.signal);
+}
+
+/** Reads the body of a response. `signal` is the one that the page gave for the request. */
+export function readText(response: Response, signal: AbortSignal | null | undefined): Promise<string> {
+  return reached(response.text(), signal);
+}
+
+/** Waits for a response or its body. If that fails and the page did not abort it, the server is out of reach. */
+async function reached<T>(part: Promise<T>, signal: AbortSignal | null | undefined): Promise<T> {
   try {
-    return await fetch(prefix() + addressOf(place), { ...init, headers });
+    return await part;
   } catch (error) {
-    if (init.signal?.aborted) throw error;
+    if (signal?.aborted) throw error;
     throw new UnreachableError(error);
   }
+}
+
+function withTimeout(signal: AbortSignal | null | undefined, timeoutMs: number | null): AbortSignal | null {
+  if (timeoutMs === null) return signal ?? null;
+  const timeout = AbortSignal.timeout(timeoutMs);
+  return signal == null ? timeout : AbortSignal.any([signal, timeout]);
 }
 
 /** What stands before the server's own paths: a proxy may serve it below one of its own. */
@@ -58,7 +85,8 @@ function prefix(): string {
 
 export async function refusal(response: Response): Promise<ProblemError> {
   if (response.status === 401) askForToken();
-  const text = await response.text();
+  // The status is known. If the rest does not come, it is the whole problem.
+  const text = await response.text().catch(() => '');
   return toProblem(response.status, parsed(text));
 }
 

@@ -1,6 +1,6 @@
 // Rows as a file: page after page in the server's own form, until there are no more.
 import type { ListRowsData } from '../generated/types.gen';
-import { refusal, send } from './client';
+import { readText, refusal, send } from './client';
 import type { RangeWanted } from './queries';
 
 export const forms = {
@@ -35,7 +35,7 @@ export async function readRows(
       { headers, signal },
     );
     if (!response.ok) throw await refusal(response);
-    const page = await response.text();
+    const page = await readText(response, signal);
     // Each page of CSV begins with the line of names.
     pages.push(form === 'csv' && pages.length > 0 ? page.slice(page.indexOf('\r\n') + 2) : page);
     length += pages.at(-1)?.length ?? 0;

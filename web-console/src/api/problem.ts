@@ -103,6 +103,11 @@ export class UnreachableError extends Error {
   }
 }
 
+/** Whether a request waited in vain for its whole time limit. */
+export function isTimeout(error: unknown): boolean {
+  return error instanceof UnreachableError && error.cause instanceof Error && error.cause.name === 'TimeoutError';
+}
+
 export type Explanation = {
   title: string;
   detail: string;

@@ -1,5 +1,5 @@
 // What the pages read, each with its key and its pace. Pages name a query and never a path.
-import { keepPreviousData, queryOptions } from '@tanstack/react-query';
+import { keepPreviousData, type QueryClient, queryOptions } from '@tanstack/react-query';
 import type {
   FreshnessData,
   FreshnessResponses,
@@ -34,7 +34,7 @@ import type {
   StatusData,
   StatusResponses,
 } from '../generated/types.gen';
-import { get, refusal, send } from './client';
+import { get, readText, refusal, send } from './client';
 
 export const statusQuery = queryOptions({
   queryKey: ['status'],
@@ -47,7 +47,7 @@ export const readinessQuery = queryOptions({
   queryKey: ['readyz'],
   queryFn: async ({ signal }): Promise<Readiness> => {
     const response = await send<ReadyzData>({ url: '/readyz' }, { signal });
-    if (response.ok || response.status === 503) return response.json();
+    if (response.ok || response.status === 503) return JSON.parse(await readText(response, signal));
     throw await refusal(response);
   },
   refetchInterval: 1000,
@@ -209,11 +209,19 @@ export const replicationQuery = queryOptions({
   refetchInterval: 1000,
 });
 
+/** Returns the seconds since 1970 by the server's clock, or by the browser's clock if no status has come. */
+function serverSeconds(client: QueryClient): number {
+  const status = client.getQueryState(statusQuery.queryKey);
+  if (status?.data === undefined) return Date.now() / 1000;
+  const { started_at, uptime_s } = status.data;
+  return Date.parse(started_at) / 1000 + uptime_s + (Date.now() - status.dataUpdatedAt) / 1000;
+}
+
 /** The last five minutes, by the second. */
 export const freshnessQuery = queryOptions({
   queryKey: ['replication', 'freshness'],
-  queryFn: ({ signal }) => {
-    const from = Math.floor(Date.now() / 1000) - 300;
+  queryFn: ({ client, signal }) => {
+    const from = Math.max(Math.floor(serverSeconds(client)) - 300, 0);
     return get<FreshnessData, FreshnessResponses>(
       { url: '/v1/replication/freshness', query: { from: from.toString() } },
       signal,

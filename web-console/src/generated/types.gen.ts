@@ -1171,8 +1171,8 @@ export type LogRecord = {
  */
 export type LostRange = {
     /**
-     * `acknowledged`: answers of the safety level may be lost. `alone`: only answers may be lost that named `1-safe`, because the old primary gave
-     * them without a standby.
+     * `acknowledged`: the server may have acknowledged them at its safety level. No standby can say more: the primary may have got another one
+     * meanwhile.
      */
     class: string;
     /**
@@ -1239,7 +1239,7 @@ export type MemoryUse = {
      */
     bytes: number;
     /**
-     * `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `guests`, `modules` or `ready`.
+     * `rows`, `indexes`, `undo`, `snapshots`, `views`, `idempotency`, `requests`, `answers`, `connections`, `guests`, `modules` or `ready`.
      */
     kind: string;
 };

@@ -8,7 +8,7 @@ import type { EventsData, MetricsEvent, Status, StatusData, StatusResponses } fr
 import { readEvents } from './sse';
 
 export type Sample = {
-  /** Seconds since 1970. */
+  /** Seconds since 1970 by the browser's clock, whatever the source. Samples of two clocks would have no order. */
   at: number;
   /** Null where the server was only asked for its status. */
   metrics: MetricsEvent | null;
@@ -23,6 +23,8 @@ const historySeconds = 300;
 const samplesMax = 1500;
 const retryMs = 5000;
 const pollMs = 1000;
+/** The server speaks twice a second. A host that vanished says nothing and does not close its connections. */
+const silenceMaxMs = 5000;
 
 let live: Live = { source: 'connecting', samples: [] };
 let running: AbortController | null = null;
@@ -66,24 +68,37 @@ function startIfSeen(): void {
 function stop(): void {
   running?.abort();
   running = null;
+  publish('connecting', null);
 }
 
 async function run(signal: AbortSignal): Promise<void> {
   while (!signal.aborted) {
     await stream(signal).catch(() => null);
+    if (!signal.aborted && live.source === 'stream') publish('lost', null);
     await poll(signal);
   }
 }
 
 async function stream(signal: AbortSignal): Promise<void> {
-  const response = await send<EventsData>({ url: '/v1/events' }, { signal, headers: { Accept: 'text/event-stream' } });
-  if (!response.ok || response.body === null) throw await refusal(response);
-  await readEvents(response.body, ({ event, data }) => {
-    if (signal.aborted) return;
-    if (event === 'metrics') publish('stream', sampleOf(JSON.parse(data)));
-    // Sent when the role, the phase or the log's health changes: every page shows it at once.
-    if (event === 'status') queryClient.setQueryData<Status>(statusQuery.queryKey, JSON.parse(data));
-  });
+  const silence = new AbortController();
+  const startTimer = () => setTimeout(() => silence.abort(), silenceMaxMs);
+  let timer = startTimer();
+  try {
+    const either = AbortSignal.any([signal, silence.signal]);
+    const init = { signal: either, headers: { Accept: 'text/event-stream' } };
+    const response = await send<EventsData>({ url: '/v1/events' }, init, null);
+    if (!response.ok || response.body === null) throw await refusal(response);
+    await readEvents(response.body, ({ event, data }) => {
+      if (either.aborted) return;
+      clearTimeout(timer);
+      timer = startTimer();
+      if (event === 'metrics') publish('stream', sampleOf(JSON.parse(data)));
+      // Sent when the role, the phase or the log's health changes: every page shows it at once.
+      if (event === 'status') queryClient.setQueryData<Status>(statusQuery.queryKey, JSON.parse(data));
+    });
+  } finally {
+    clearTimeout(timer);
+  }
 }
 
 /** Until it is time to try the stream again. */
@@ -97,7 +112,8 @@ async function poll(signal: AbortSignal): Promise<void> {
 
 async function askStatus(signal: AbortSignal): Promise<void> {
   try {
-    const status = await get<StatusData, StatusResponses>({ url: '/v1/status' }, signal);
+    const either = AbortSignal.any([signal, AbortSignal.timeout(silenceMaxMs)]);
+    const status = await get<StatusData, StatusResponses>({ url: '/v1/status' }, either);
     const { committed_lsn, durable_lsn } = status;
     publish('poll', { at: Date.now() / 1000, metrics: null, committedLsn: committed_lsn, durableLsn: durable_lsn });
   } catch {
@@ -107,7 +123,7 @@ async function askStatus(signal: AbortSignal): Promise<void> {
 
 function sampleOf(metrics: MetricsEvent): Sample {
   return {
-    at: new Date(metrics.time).getTime() / 1000,
+    at: Date.now() / 1000,
     metrics,
     committedLsn: metrics.committed_lsn,
     durableLsn: metrics.durable_lsn,
@@ -115,10 +131,12 @@ function sampleOf(metrics: MetricsEvent): Sample {
 }
 
 function publish(source: Live['source'], sample: Sample | null): void {
-  const samples =
-    sample === null
-      ? live.samples
-      : [...live.samples.filter(({ at }) => at > sample.at - historySeconds), sample].slice(-samplesMax);
-  live = { source, samples };
+  live = { source, samples: sample === null ? live.samples : withSample(live.samples, sample) };
   for (const listener of listeners) listener();
+}
+
+/** Adds a sample. Times must ascend, so it replaces those of its own moment, and later ones if the clock was set back. */
+function withSample(samples: Sample[], sample: Sample): Sample[] {
+  const kept = samples.filter(({ at }) => at > sample.at - historySeconds && at < sample.at);
+  return [...kept, sample].slice(-samplesMax);
 }

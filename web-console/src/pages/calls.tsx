@@ -78,8 +78,8 @@ function Told({ call }: { call: RunningCall }) {
         {call.module}.{call.procedure} is being ended
       </strong>
       <p className="muted">
-        Call {call.call_id} was {call.phase}. Its client gets the error “cancelled”, and the server keeps nothing of
-        the call.
+        Call {call.call_id} was {call.phase}. Its client gets the error “cancelled”, unless the call ended by itself
+        before: only its own answer says.
       </p>
     </div>
   );

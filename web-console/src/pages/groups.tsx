@@ -2,7 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { groupsQuery } from '../api/queries';
-import { formatCount } from '../format';
+import { formatCount, plural } from '../format';
 import type { GroupsPage, TableInfo } from '../generated/types.gen';
 import type { Route } from '../route';
 import { Empty } from '../ui/empty';
@@ -17,6 +17,7 @@ export function Groups({ table, route }: Props) {
   const [sum, setSum] = useState<string | null>(null);
   const { index, prefix, from, to, where } = route;
   const groups = useQuery(groupsQuery({ table: table.name, index, prefix, from, to, where, sum }));
+  const rest = groups.data === undefined ? null : restText(groups.data);
   return (
     <Panel
       title="Counts"
@@ -33,19 +34,39 @@ export function Groups({ table, route }: Props) {
         onApply={(values) => setSum(values.sum)}
       />
       <Loaded query={groups}>
-        {(page) => (page.groups.length === 0 ? <Empty title="No row matches" /> : <GroupTable page={page} />)}
+        {(page) =>
+          page.groups.length === 0 ? (
+            <Empty title={page.next_cursor == null ? 'No row matches' : 'No row matches in the part that was read'} />
+          ) : (
+            <GroupTable page={page} />
+          )
+        }
       </Loaded>
-      {groups.data?.next_cursor != null && (
-        <p className="muted">The table has more groups. `reprise table groups` lists all of them.</p>
-      )}
+      {rest !== null && <p className="muted">{rest}</p>}
+      <div className="pager">
+        <span className="muted" aria-live="polite">
+          {groups.data === undefined ? '' : `${plural(groups.data.groups.length, 'group')} on this page`}
+          {groups.isPlaceholderData && ', loading…'}
+        </span>
+      </div>
     </Panel>
   );
+}
+
+/** The rows or groups that the page lacks, and the command that reads them. Null if it lacks none. */
+function restText({ groups, continues, next_cursor }: GroupsPage): string | null {
+  if (next_cursor == null) return null;
+  if (groups.length === 0) return 'The table has more rows. `reprise table groups` reads all of them.';
+  if (!continues) return 'The table has more groups. `reprise table groups` lists all of them.';
+  return 'The last group may have more rows, and more groups may follow. `reprise table groups` counts all of them.';
 }
 
 function GroupTable({ page }: { page: GroupsPage }) {
   const first = page.groups[0];
   const keys = Object.keys(first?.key ?? {});
   const sums = Object.keys(first?.sums ?? {});
+  // If the last group may have more rows on the next page, its figures are those of the rows that the server read.
+  const part = page.continues ? page.groups.length - 1 : null;
   return (
     <Scroll label="Groups">
       <table className="rows">
@@ -72,10 +93,14 @@ function GroupTable({ page }: { page: GroupsPage }) {
               {keys.map((name) => (
                 <td key={name}>{textOf(group.key[name])}</td>
               ))}
-              <td className="number">{formatCount(group.count)}</td>
+              <td className="number">
+                {position === part && 'at least '}
+                {formatCount(group.count)}
+              </td>
               {sums.map((name) => (
                 <td className="number" key={name}>
                   {textOf(group.sums[name])}
+                  {position === part && ' (of rows read)'}
                 </td>
               ))}
             </tr>

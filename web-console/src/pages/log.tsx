@@ -2,7 +2,7 @@
 import { useQuery } from '@tanstack/react-query';
 import { useState } from 'react';
 import { logQuery, replicationQuery, statusQuery } from '../api/queries';
-import { formatBytes, formatCount, formatTime } from '../format';
+import { formatBytes, formatCount, formatTime, plural } from '../format';
 import type { LogRecord, Replication } from '../generated/types.gen';
 import { hrefOf, logRoute, navigate, type Route } from '../route';
 import { Badge } from '../ui/badge';
@@ -27,7 +27,8 @@ export function LogPage({ route }: { route: LogRoute }) {
   const live = following && from === null;
   const log = useQuery(logQuery(wanted, live));
   const node = useQuery(replicationQuery).data;
-  const older = log.data?.next ?? null;
+  // While a read waits, the page shows the records of the former one. Its position says nothing about this one.
+  const older = log.isPlaceholderData ? null : (log.data?.next ?? null);
   return (
     <>
       <div className="page-head">
@@ -49,7 +50,7 @@ export function LogPage({ route }: { route: LogRoute }) {
       >
         <SearchForm key={searchOf(route)} route={route} />
         <Loaded query={log}>
-          {({ records, unsearched }) => (
+          {({ records, unsearched, next }) => (
             <>
               {unsearched && (
                 <p className="muted">
@@ -61,7 +62,7 @@ export function LogPage({ route }: { route: LogRoute }) {
               {records.length === 0 ? (
                 <NoRecords
                   filtered={Object.values(conditions).some((value) => value !== null && value.length > 0)}
-                  more={older !== null}
+                  more={next != null}
                 />
               ) : (
                 <RecordTable records={records} node={node} />
@@ -69,13 +70,17 @@ export function LogPage({ route }: { route: LogRoute }) {
             </>
           )}
         </Loaded>
-        {older !== null && (
-          <div className="pager">
+        <div className="pager">
+          <span className="muted" aria-live="polite">
+            {log.data === undefined ? '' : `${plural(log.data.records.length, 'record')} on this page`}
+            {log.isPlaceholderData && ', loading…'}
+          </span>
+          {older !== null && (
             <a className="button" href={hrefOf({ ...route, from: older })}>
               Older records
             </a>
-          </div>
-        )}
+          )}
+        </div>
       </Panel>
     </>
   );
@@ -208,7 +213,7 @@ function RecordTable({ records, node }: RecordTableProps) {
 function NoRecords({ filtered, more }: { filtered: boolean; more: boolean }) {
   if (filtered) {
     return (
-      <Empty title={more ? 'No record matches in the part searched so far' : 'No record matches'}>
+      <Empty title={more ? 'No record matches in the part that was searched' : 'No record matches'}>
         <a href={hrefOf(logRoute)}>Show all records</a>
       </Empty>
     );

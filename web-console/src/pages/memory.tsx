@@ -11,6 +11,7 @@ const NAMES: Record<string, string> = {
   views: 'Old rows for open reads',
   idempotency: 'Idempotency results',
   requests: 'Requests in progress',
+  connections: 'Open connections',
   answers: 'Answers in progress',
   guests: 'Instances of modules',
   modules: 'Modules',

@@ -99,8 +99,7 @@ export function Promoted({ promotion }: { promotion: Promotion }) {
       <p className="muted">It takes writes from LSN {formatCount(promotion.lsn)} on. Point clients and standbys here.</p>
       {promotion.may_be_lost != null && (
         <p>
-          Writes that the old primary acknowledged {promotion.may_be_lost.class === 'alone' && 'at 1-safe, without a standby, '}
-          from LSN {formatCount(promotion.may_be_lost.from_lsn)} on {promotion.may_be_lost.proven ? 'are' : 'may be'} lost.{' '}
+          Writes that the old primary acknowledged from LSN {formatCount(promotion.may_be_lost.from_lsn)} on {promotion.may_be_lost.proven ? 'are' : 'may be'} lost.{' '}
           {knownText(promotion.may_be_lost)}
         </p>
       )}

@@ -45,7 +45,7 @@ export function Rows({ table, route }: Props) {
       <Loaded query={rows}>
         {(page) =>
           page.rows.length === 0 ? (
-            <NoRows table={table} filtered={filtered} />
+            <NoRows table={table} filtered={filtered} continued={cursor !== null} more={next !== null} />
           ) : (
             <RowTable table={table} page={page} />
           )
@@ -187,8 +187,18 @@ function Cell({ value, number }: { value: unknown; number: boolean }) {
   );
 }
 
-function NoRows({ table, filtered }: { table: TableInfo; filtered: boolean }) {
-  if (filtered) return <Empty title="No row matches" />;
+type NoRowsProps = { table: TableInfo; filtered: boolean; continued: boolean; more: boolean };
+
+/** `continued`: the page has others before it. `more`: the server read a part of the table, and rows behind it may match. */
+function NoRows({ table, filtered, continued, more }: NoRowsProps) {
+  if (more) {
+    return (
+      <Empty title="No row matches in the part that was read">
+        <p>The table has more rows. “Next {rowsPerPage}” reads on.</p>
+      </Empty>
+    );
+  }
+  if (filtered) return <Empty title={continued ? 'No more rows match' : 'No row matches'} />;
   const module = table.modules[0];
   return (
     <Empty title="This table is empty">

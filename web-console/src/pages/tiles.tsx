@@ -55,13 +55,14 @@ function waitingText(waiting: number): string {
   return waiting === 0 ? '' : `, ${formatCount(waiting)} waiting`;
 }
 
-function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[] {
+export function lsnTiles(status: Status | undefined, latest: Sample | undefined): Tile[] {
   const committed = latest?.committedLsn ?? status?.committed_lsn;
   const durable = latest?.durableLsn ?? status?.durable_lsn;
   if (committed === undefined || durable === undefined) {
     return ['Committed LSN', 'Durable LSN'].map((label) => ({ label, value: '–', note: '' }));
   }
-  const behind = lsnDistance(committed, durable);
+  // `committed` is the LSN of the last record. `durable` is the first LSN that is not durable yet.
+  const behind = committed === '0' ? 0 : lsnDistance((BigInt(committed) + 1n).toString(), durable);
   return [
     { label: 'Committed LSN', value: formatCount(committed), note: 'the last transaction' },
     {

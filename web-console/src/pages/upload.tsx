@@ -40,8 +40,11 @@ export function Upload({ module }: { module: string | null }) {
     },
   });
 
+  // A reset does not stop a request. Until the request has ended, the page takes no other file or name.
+  const isBusy = plan.isPending || upload.isPending;
+
   const take = (chosen: File | undefined) => {
-    if (chosen === undefined) return;
+    if (chosen === undefined || isBusy) return;
     setFile(chosen);
     setName(module ?? nameFrom(chosen.name));
     plan.reset();
@@ -59,7 +62,7 @@ export function Upload({ module }: { module: string | null }) {
         className={over ? 'drop over' : 'drop'}
         onDragOver={(event) => {
           event.preventDefault();
-          setOver(true);
+          setOver(!isBusy);
         }}
         onDragLeave={() => setOver(false)}
         onDrop={onDrop}
@@ -92,26 +95,30 @@ export function Upload({ module }: { module: string | null }) {
                 value={name}
                 spellCheck={false}
                 autoComplete="off"
+                disabled={isBusy}
                 aria-invalid={!namePattern.test(name)}
                 title="Lower-case letters, digits and underscores; a letter first; at most 63"
-                onChange={(event) => setName(event.target.value)}
+                onChange={(event) => {
+                  setName(event.target.value);
+                  plan.reset(); // it is the plan of the former name
+                }}
               />
             </div>
           )}
-          <button className="button" type="button" onClick={() => chooser.current?.click()}>
+          <button className="button" type="button" disabled={isBusy} onClick={() => chooser.current?.click()}>
             {file === null ? 'Choose a file…' : 'Another file…'}
           </button>
           {file !== null && (
             <button
               className="button primary"
               type="button"
-              disabled={!namePattern.test(target) || plan.isPending || upload.isPending}
+              disabled={!namePattern.test(target) || isBusy}
               onClick={() => {
                 upload.reset();
                 plan.mutate({ target, wasm: file });
               }}
             >
-              {plan.isPending || upload.isPending ? 'Uploading…' : 'Upload'}
+              {isBusy ? 'Uploading…' : 'Upload'}
             </button>
           )}
         </div>
