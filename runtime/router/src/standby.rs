@@ -166,10 +166,12 @@ impl Router {
         }
     }
 
-    /// True once reads see the record at `lsn`. Without a log, answers have LSN 0, which is always seen.
+    /// True once reads see the record at `lsn`. Without a log, answers have LSN 0, which is always seen. Later reads show everything that is
+    /// committed now: they show whole turns, and the record may lie within one.
     pub fn is_in_view(&self, lsn: Lsn) -> bool {
-        let end = Lsn(lsn.0.saturating_add(1));
-        lsn == Lsn(0) || (self.view() >= end && self.0.config.shared.gate.shows(end))
+        let (end, gate) = (Lsn(lsn.0.saturating_add(1)), &self.0.config.shared.gate);
+        let shown = gate.committed(self.view());
+        lsn == Lsn(0) || (shown >= end && gate.shows(shown))
     }
 
     /// Whether answers report the age of the rows that they show. They do on a standby, and on a primary that may be deposed.
