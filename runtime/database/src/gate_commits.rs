@@ -74,9 +74,30 @@ impl Database {
     }
 
     /// Gives the cluster another level. This server is its primary. The call comes before `set_safety` asks for the level.
+    ///
+    /// # Errors
+    /// The level can't be had here, a standby that is away still goes by very-safe, or the level can't be saved.
     pub fn change_safety(&self, level: Safety) -> Result<(), OpenError> {
         self.check_safety(level).map_err(OpenError::Config)?;
+        self.check_leaving_very_safe(level)?;
         Ok(self.record_safety(level)?)
+    }
+
+    /// Checks that no standby which is away goes by very-safe while the cluster has another level. At very-safe the last word of its primary is
+    /// enough for a promotion that names no loss. At another level the primary answers writes without the standby.
+    fn check_leaving_very_safe(&self, level: Safety) -> Result<(), OpenError> {
+        if self.cluster_safety() != Some(Safety::VerySafe) || level == Safety::VerySafe {
+            return Ok(());
+        }
+        let away = self.node().map_or_else(Vec::new, |node| membership::counted_away(node));
+        match away.is_empty() {
+            true => Ok(()),
+            false => Err(OpenError::Config(format!(
+                "standbys that are away could be promoted by very-safe, the level that they heard last: {}. Start them before the level changes, or \
+                 have them forgotten (reprise replication forget NAME)",
+                away.join(", ")
+            ))),
+        }
     }
 
     /// Has this standby lead at the level of its cluster, whatever its own start asked for.

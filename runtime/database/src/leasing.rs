@@ -443,10 +443,11 @@ impl LeaseManager {
             .map_or(0, |replication| replication.log.epoch().count())
     }
 
-    /// Reads the holder of the lease, after it ended or the record changed.
+    /// Reads the holder of the lease, after it ended or the record changed. A server that lost the lease while it took over leads without it. It
+    /// takes the lease again, or is deposed.
     fn read_again(&self) -> Result<(), StoreError> {
         let seen = self.read_store()?;
-        if !self.lock().holds {
+        if !self.lock().holds && self.role() != Some(Role::Primary) {
             return Ok(()); // this server gave the lease away
         }
         if may_take_again(&seen, &self.own) {
@@ -572,7 +573,7 @@ impl LeaseManager {
         }
     }
 
-    /// Marks the lease as over. From now on this server acknowledges no writes, and does not take the lease again by itself.
+    /// Marks the lease as over. From now on this server acknowledges no writes. It takes the lease again by itself only if it leads.
     fn end_holding(&self) {
         let mut state = self.lock();
         state.holds = false;

@@ -5,7 +5,7 @@ use std::sync::{Arc, Mutex};
 use reprise_base::{Epoch, Lsn, Role};
 use reprise_env::DiskError;
 use reprise_router::{LaggingStandby, PeerMember, StandbyPhase};
-use reprise_ship::Member;
+use reprise_ship::{Member, NO_LOG};
 use serde::{Deserialize, Serialize};
 
 use crate::{
@@ -36,7 +36,7 @@ pub struct MemberAnswer {
 #[serde(deny_unknown_fields)]
 pub(crate) struct StoredMember {
     pub name: String,
-    /// The standby needs the log from this LSN on.
+    /// The primary keeps its log for the standby from this LSN on. That of `NO_LOG`: it keeps none.
     lsn: u64,
     /// LSN up to which the standby's log was durable; 0: it is not known.
     persisted: u64,
@@ -168,6 +168,13 @@ pub(crate) fn laggards(node: &NodeFile) -> Vec<LaggingStandby> {
     node.read(|document| document.members.iter().filter(is_out).map(lagging).collect())
 }
 
+/// Returns the standbys that count, and were out of sync with this server when it led last.
+pub(crate) fn counted_away(node: &NodeFile) -> Vec<String> {
+    let is_away = |member: &&StoredMember| member.counted && !member.in_sync;
+    let name = |member: &StoredMember| member.name.clone();
+    node.read(|document| document.members.iter().filter(is_away).map(name).collect())
+}
+
 pub(crate) fn save(node: &NodeFile, standbys: &[Member]) -> Result<(), DiskError> {
     node.change(|document| document.members = standbys.iter().map(StoredMember::of).collect())
 }
@@ -216,8 +223,10 @@ pub(crate) fn begin_epoch(document: &mut NodeDocument, siblings: &[LaggingStandb
         member.was_in_sync = false;
     }
     for sibling in siblings {
-        if members.iter().all(|member| member.name != sibling.name) {
-            members.push(StoredMember::unknown(&sibling.name, sibling.from));
+        match members.iter_mut().find(|member| member.name == sibling.name) {
+            Some(member) if member.lsn == NO_LOG.0 => member.lsn = sibling.from.0,
+            Some(_) => {}
+            None => members.push(StoredMember::unknown(&sibling.name, sibling.from)),
         }
     }
     let told = document.status.iter().flat_map(|status| &status.others);
@@ -346,6 +355,19 @@ mod tests {
             .expect("saved");
         assert_eq!(out(), [both[0].clone(), both[1].clone(), ("s3".to_owned(), 0)]);
         assert_eq!(load(&node)[2].from, Lsn(5));
+        // The server kept no log for it when it led last.
+        let known = Member {
+            from: NO_LOG,
+            ..list("s3@1").remove(0)
+        };
+        save(&node, &[known]).expect("saved");
+        let sibling = LaggingStandby {
+            name: "s3".into(),
+            from: Lsn(8),
+        };
+        node.change(|document| begin_epoch(document, &[sibling]))
+            .expect("saved");
+        assert_eq!((load(&node).len(), load(&node)[0].from), (1, Lsn(8)));
     }
 
     #[test]

@@ -132,6 +132,21 @@ impl Promises {
         }
     }
 
+    /// Checks whether a place that a primary gave away in this epoch still counts. It does not once this server promised a later epoch to another
+    /// one: that server may lead, and have answered writes.
+    pub fn check_place(&self, given: Epoch) -> Result<(), ReplicationError> {
+        match self.newest().filter(|promise| promise.epoch().is_after(given)) {
+            None => Ok(()),
+            Some(StoredPromise { epoch, name, .. }) => {
+                let reason = format!(
+                    "the old primary stepped down in epoch {given}, and this standby has promised epoch {epoch} to {name} since, which may lead: \
+                     promote with force (--force)"
+                );
+                Err(ReplicationError::PrimaryNotStopped(reason.into()))
+            }
+        }
+    }
+
     /// Gives a promise, unless this server promised that epoch or a later one to another server. `followed` is the epoch of the primary whose history
     /// the log has. A server with a promise of an earlier epoch is no rival any more.
     fn give(&self, promise: StoredPromise, followed: Epoch) -> Result<(), ReplicationError> {
@@ -413,7 +428,7 @@ impl NodeReplication {
     /// Returns the standbys that count once this server leads. They counted by the newest word of a primary. None: the level counts on no standbys.
     pub(crate) fn first_set(&self, asked: &PromiseRound) -> Option<Vec<PeerMember>> {
         let own = self.answer();
-        let status = newest(&own, &asked.answers).filter(|_| self.is_decided_by_promises())?;
+        let status = newest(&own, &asked.answers).filter(|_| self.replicated_level().counts_standbys())?;
         let is_in = |member: &&PeerMember| member.is_counted_next && member.name != own.name;
         Some(status.members.iter().filter(is_in).cloned().collect())
     }

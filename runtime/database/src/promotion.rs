@@ -36,6 +36,7 @@ impl NodeReplication {
             // If the store did not answer, no server could become the primary once the old one stepped down.
             leasing.map_or(Ok(()), |leasing| leasing.check_store())?;
             let stepped = self.succeed(self.linked.get().map(|linked| &**linked))?;
+            self.promises.check_place(stepped.epoch)?;
             heard = heard.later(stepped.epoch);
             given = Some(stepped.epoch);
         }

@@ -27,7 +27,7 @@ mod sets;
 pub use document::{Document, FollowerStanding, LeaseRecord, LogEnd, NodeStanding, Reign, SetChange, SyncStatus};
 pub use follow::ProgressReport;
 pub use lead::{LeaseWish, Limit, PeerReport};
-pub use loss::{Basis, Doubt, LossClass, Lost, Promise};
+pub use loss::{Basis, Doubt, Lost, Promise};
 pub use node::{Config, LeaseView, Mode, Node, NodeEvent, NodeRefusal, OpenAs};
 pub use node_id::NodeId;
 pub use promote::{HandOver, PromotionRequest, PromotionStage, PromotionState};

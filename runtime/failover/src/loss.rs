@@ -8,15 +8,6 @@ use crate::{
     sets::{NodeSet, is_read_quorum},
 };
 
-/// Which acknowledgements are lost.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum LossClass {
-    /// Acknowledgements that named the safety level of the cluster.
-    Acknowledged,
-    /// Acknowledgements that a primary gave alone, and that named `1-safe`.
-    Alone,
-}
-
 /// Why a promotion can't exclude a loss.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Doubt {
@@ -30,24 +21,13 @@ pub enum Doubt {
     TooFewAnswers,
     /// A node claimed a later epoch and did not answer. It may lead.
     Rival,
-    /// The primary may have continued without this node since it was heard last.
+    /// The primary may have continued without this node since it was heard last: alone, or with a node that came since.
     Unheard,
-}
-
-impl Doubt {
-    /// Returns the acknowledgements that may be lost.
-    pub fn class(self) -> LossClass {
-        match self {
-            Self::Unheard => LossClass::Alone,
-            _ => LossClass::Acknowledged,
-        }
-    }
 }
 
 /// A loss that a promotion can't exclude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Lost {
-    pub class: LossClass,
     /// From this LSN on. None: another primary may have led since, and may have cut off records that are here.
     pub from: Option<Lsn>,
     /// A node that answered has it.
@@ -182,7 +162,6 @@ impl Basis<'_> {
             .filter(|promise| promise.end.is_further_than(self.end));
         let from = further.map(|promise| promise.fork).min().unwrap_or(self.end.lsn);
         Some(Lost {
-            class: doubt.class(),
             from: self.is_bounded().then_some(from),
             is_known: doubt == Doubt::AnotherHasMore,
         })

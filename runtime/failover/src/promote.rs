@@ -4,7 +4,7 @@ use reprise_base::{Epoch, Lsn, Safety};
 
 use crate::{
     document::{FollowerStanding, LeaseRecord, LogEnd, NodeStanding, Reign, SyncStatus},
-    loss::{Basis, LossClass, Lost, Promise},
+    loss::{Basis, Lost, Promise},
     node::{Mode, Node, NodeRefusal},
     node_id::NodeId,
     sets::NodeSet,
@@ -235,7 +235,6 @@ impl Node {
     fn lost_by_record(&self, record: &LeaseRecord) -> Option<Lost> {
         let has_all = self.is_own_record(record) || (record.in_sync.contains(self.id) && !self.is_opening());
         (!has_all).then_some(Lost {
-            class: LossClass::Acknowledged,
             from: None,
             is_known: true,
         })

@@ -193,11 +193,6 @@ impl LostRecords {
     pub fn is_proven(&self) -> bool {
         self.known_to.is_some_and(|known_to| known_to > self.from) || matches!(self.cause, LossCause::AnotherHasMore(_))
     }
-
-    /// Whether only answers may be lost that named `1-safe`, because the primary gave them without a standby.
-    pub fn is_of_lone_primary(&self) -> bool {
-        matches!(self.cause, LossCause::NotKept | LossCause::Unheard(_))
-    }
 }
 
 /// Why a server that is promoted may lack what was answered.

@@ -15,6 +15,7 @@ mod freshness;
 mod join_check;
 mod link;
 mod member;
+mod name_check;
 mod own_freshness;
 mod primary_report;
 mod quorum;
@@ -39,7 +40,7 @@ pub use link::{
     ComparedOwn, Compares, Link, LinkConfig, LinkError, LogReceiver, PersistedHook, StandbyFiles, StandbyProgress,
     Taker,
 };
-pub use member::{ComparedStatus, Member, StandbyStage, StandbyStatus};
+pub use member::{ComparedStatus, Member, NO_LOG, StandbyStage, StandbyStatus};
 pub use own_freshness::OwnFreshness;
 pub use primary_report::{BeatSeen, ReportedMember, SyncReport, WelcomeSeen};
 pub use receive::{BootstrapReceiver, BootstrapSummary};

@@ -15,6 +15,8 @@ use crate::{
 const NAME_HELD_NS: u64 = 10_000_000_000;
 /// A connection that was silent for this time gives way to a later process of the same standby.
 const SUPERSEDED_NS: u64 = 1_000_000_000;
+/// The `from` of a standby for which the primary keeps no log. No log reaches this LSN.
+pub const NO_LOG: Lsn = Lsn(u64::MAX);
 
 /// The stage of a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -71,7 +73,7 @@ pub struct ComparedStatus {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Member {
     pub name: Arc<str>,
-    /// The LSN from which on it needs the log.
+    /// The LSN from which on the primary keeps its log for the standby; `NO_LOG`: it keeps none.
     pub from: Lsn,
     /// The standby has everything before this of this server's log; 0: that is not known.
     pub persisted: Lsn,

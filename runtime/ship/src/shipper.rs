@@ -20,6 +20,7 @@ use crate::{
     connection::SHIP_LIMITS,
     freshness::{FreshnessPoint, FreshnessSummary},
     member::{Member, StandbyStatus, are_alike},
+    name_check::check_writer,
     ring::{OnStreaming, Ring},
     safety::{Commits, SafetyHook},
     session::Session,
@@ -104,7 +105,7 @@ pub enum ShipError {
     Thread(io::Error),
     #[error("{0}")]
     Name(String),
-    /// Another server has the name.
+    /// Another server has the name, or the writer of its epochs.
     #[error("{0}")]
     NameTaken(String),
     #[error("no ticket can be drawn: {0}")]
@@ -249,6 +250,7 @@ impl Shipper {
         check_node_name(&joiner.name).map_err(ShipError::Name)?;
         let (inner, now_ns) = (&self.inner, self.inner.clock.monotonic_ns());
         inner.table.check_name(joiner, now_ns).map_err(ShipError::NameTaken)?;
+        check_writer(joiner, inner.log.epoch()).map_err(ShipError::NameTaken)?;
         let ticket = (self.entropy)().map_err(ShipError::Entropy)?;
         inner.tickets.issue(ticket, joiner.clone(), now_ns);
         Ok(ticket)

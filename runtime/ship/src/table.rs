@@ -16,7 +16,7 @@ use crate::{
     connection::SILENCE_MAX,
     freshness::{FreshnessPoint, FreshnessSummary},
     join_check::JoinRefusal,
-    member::{ComparedStatus, Member, StandbyEntry, StandbyStage, StandbyStatus},
+    member::{ComparedStatus, Member, NO_LOG, StandbyEntry, StandbyStage, StandbyStatus},
     primary_report::ReportedMember,
     safety::{
         ACK_WAIT_NS, Commits, ENTER_LAG_NS, RETURN_WAIT_NS, SafetyHook, SafetyMember, SafetyStatus, SyncState,
@@ -335,7 +335,7 @@ impl StandbyTable {
         let mut state = self.lock();
         // Until then the standby takes itself for in sync, if it does not know.
         let is_awaited = |standby: &StandbyEntry| {
-            standby.sync == SyncState::Leaving && standby.connection == 0 && standby.awaited_until_ns > now_ns
+            standby.sync == SyncState::Leaving && !standby.gets_status() && standby.awaited_until_ns > now_ns
         };
         if state.standbys.values().any(is_awaited) || !state.is_leaving_confirmed(self.level) {
             return;
@@ -395,17 +395,20 @@ impl StandbyTable {
         }
     }
 
-    /// Returns the standbys to expect after a restart, by name: those with a slot, and those that count. A standby that leaves is out of sync.
+    /// Returns the standbys to expect after a restart, by name: those with a slot, those that count, and those with a URL, which may be promoted. A
+    /// standby that leaves is out of sync.
     pub fn expected(&self) -> Vec<Member> {
         let state = self.lock();
         let expected = state.standbys.iter().filter_map(|(name, standby)| {
             let held = standby.hold.as_ref().map(|(_, from)| *from);
+            let is_counted = standby.is_counted || standby.is_confirmed;
+            let kept = held.or(is_counted.then_some(standby.persisted));
             Some(Member {
                 name: Arc::clone(name),
-                from: held.or((standby.is_counted || standby.is_confirmed).then_some(standby.persisted))?,
+                from: kept.or(standby.url.is_some().then_some(NO_LOG))?,
                 persisted: standby.counted_to(),
                 is_in_sync: standby.sync == SyncState::In,
-                is_counted: standby.is_counted || standby.is_confirmed,
+                is_counted,
                 url: standby.url.clone(),
                 node: standby.node,
             })
@@ -413,13 +416,9 @@ impl StandbyTable {
         expected.collect()
     }
 
-    /// Checks whether a standby may have its name. Err: another server has it.
+    /// Checks whether a standby may have its name. Err: another server has it, or the writer of its epochs.
     pub fn check_name(&self, joiner: &Joiner, now_ns: u64) -> Result<(), String> {
-        let state = self.lock();
-        let known = state.standbys.get(&joiner.name).zip(joiner.process);
-        known
-            .and_then(|(standby, process)| standby.refuses(process, now_ns))
-            .map_or(Ok(()), Err)
+        self.lock().check_name(joiner, self.level, now_ns)
     }
 
     /// Has `connection` speak for the standby from now on. Another server that takes a name which is free by now begins out of sync.

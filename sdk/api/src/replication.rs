@@ -196,8 +196,8 @@ pub struct LostRange {
     pub known_to_lsn: Option<U64>,
     /// Another server is known to have had records that the new primary does not have. False: nothing says that one had, or that none had.
     pub proven: bool,
-    /// `acknowledged`: answers of the safety level may be lost. `alone`: only answers may be lost that named `1-safe`, because the old primary gave
-    /// them without a standby.
+    /// `acknowledged`: the server may have acknowledged them at its safety level. No standby can say more: the primary may have got another one
+    /// meanwhile.
     pub class: String,
 }
 

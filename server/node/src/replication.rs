@@ -57,12 +57,9 @@ fn lost(range: &LostRange) -> String {
         Some(known_to) => format!("it is known to have had everything before LSN {}", grouped(known_to.0)),
         None => "how far it was is not known".to_owned(),
     };
-    match (range.proven, &*range.class) {
-        (true, _) => format!(". What it had from LSN {from} on is lost ({known})"),
-        (false, "alone") => {
-            format!(". What it answered at 1-safe, without a standby, from LSN {from} on may be lost ({known})")
-        }
-        (false, _) => format!(". What it answered from LSN {from} on may be lost ({known})"),
+    match range.proven {
+        true => format!(". What it had from LSN {from} on is lost ({known})"),
+        false => format!(". What it answered from LSN {from} on may be lost ({known})"),
     }
 }
 

@@ -13,8 +13,6 @@ pub struct Ack {
     pub entry: Entry,
     /// Epoch of the primary that acknowledged it.
     pub epoch: Epoch,
-    /// It named the safety level of the cluster.
-    pub is_backed: bool,
     /// Without a lease, at `1-safe` and `2-safe`, two primaries may answer at one time. What the older one answers meanwhile is named when
     /// it is cut off, and nowhere else.
     pub is_forsaken: bool,
@@ -28,8 +26,6 @@ pub struct Allowed {
     pub members: Vec<NodeId>,
     /// The loss that was named: from this entry on.
     pub lost_from: Option<usize>,
-    /// Acknowledgements that named the level of the cluster may be lost, too.
-    pub names_all: bool,
     /// No other node was asked: a primary's directory was opened again, or the place was given.
     pub is_blind: bool,
 }
@@ -65,7 +61,7 @@ impl Ghost {
     fn is_named(&self, ack: &Ack, epoch: Epoch) -> bool {
         let names = |allowed: &Allowed| {
             let is_between = is_rival(allowed.epoch, ack.epoch) && !allowed.epoch.is_after(epoch);
-            is_between && (allowed.names_all || !ack.is_backed) && allowed.lost_from.is_some_and(|from| from <= ack.at)
+            is_between && allowed.lost_from.is_some_and(|from| from <= ack.at)
         };
         self.allowed.iter().any(names)
     }
@@ -129,7 +125,6 @@ impl World {
                     at,
                     entry,
                     epoch,
-                    is_backed,
                     is_forsaken: may_be_lone(setting) && is_late,
                 });
                 is_new = true;
@@ -162,7 +157,6 @@ impl World {
             epoch,
             members,
             lost_from: None,
-            names_all: false,
             is_blind: true,
         });
         let log = self.hosts[node].log.clone();

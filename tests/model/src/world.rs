@@ -3,7 +3,7 @@
 use std::{fmt, rc::Rc};
 
 use reprise_base::{Epoch, Lsn, Safety};
-use reprise_failover::{Config, Document, LeaseRecord, LossClass, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs};
+use reprise_failover::{Config, Document, LeaseRecord, Mode, Node, NodeEvent, NodeId, NodeStanding, OpenAs};
 
 use crate::{
     ghost::{Allowed, Ghost},
@@ -296,7 +296,6 @@ impl World {
                 epoch: *epoch,
                 members,
                 lost_from: lost.map(|lost| lost.from.map_or(0, |from| from.0 as usize)),
-                names_all: lost.is_some_and(|lost| lost.class == LossClass::Acknowledged),
                 is_blind,
             };
             self.ghost.note(allowed);

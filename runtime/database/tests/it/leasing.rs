@@ -4,28 +4,49 @@ use std::{
     collections::BTreeMap,
     path::PathBuf,
     process::Command,
-    sync::{Arc, Mutex, Weak},
+    sync::{
+        Arc, Mutex, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use crate::common::{close, config, fill_bank, i64s, submit};
+use crate::common::{begin, close, config, fill_bank, i64s, submit};
 use crate::following::{
     ACCEPTING, FORCED, Primary, bootstrap, document, follow_primary, nvram, service, serving, set_document,
     wait_in_sync, wait_until,
 };
 use reprise_base::{Role, Safety};
 use reprise_database::{
-    Database, DatabaseConfig, FollowPrimary, LeaseConfig, LeaseError, NodeFile, OpenError, PeerAnswer, ServeStandbys,
-    SimLeases, forget_earlier_log,
+    Database, DatabaseConfig, Environment, FollowPrimary, LeaseConfig, LeaseError, NodeFile, OpenError, PeerAnswer,
+    ServeStandbys, SimLeases, forget_earlier_log,
 };
-use reprise_env::{RealClock, RealDisk};
+use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk, RealClock, RealDisk};
 use reprise_router::{
     LeaseStatus, NodePhase, PromiseQuestion, PromoteOptions, ReplicationError, ReplyOutcome, StandbyPhase,
 };
 
 /// A machine that is busy prolongs it in time all the same.
 const TTL: Duration = Duration::from_secs(2);
+/// Longest time for which a disk is held. A test that fails ends all the same.
+const HELD_MAX: Duration = Duration::from_secs(40);
+
+/// The disk of a log. Its writes wait while it is held.
+#[derive(Default)]
+struct HeldDisk {
+    is_held: AtomicBool,
+}
+
+impl DiskFilter for HeldDisk {
+    fn write_durable_at(&self, file: &dyn DiskFile, offset: u64, bytes: &[u8]) -> Result<(), DiskError> {
+        let until = Instant::now() + HELD_MAX;
+        while self.is_held.load(Ordering::Acquire) && Instant::now() < until {
+            thread::sleep(Duration::from_millis(2));
+        }
+        file.write_durable_at(offset, bytes)
+    }
+}
 
 fn leased(name: &str) -> ServeStandbys {
     ServeStandbys {
@@ -100,7 +121,12 @@ impl Cluster {
     }
 
     fn open_standby(&self, name: &str) -> Arc<Database> {
-        let standby = Arc::new(Database::open_standby(self.config(name, 3)).expect("open"));
+        self.follow(name, Database::open_standby(self.config(name, 3)).expect("open"))
+    }
+
+    /// Has an opened standby follow the primary.
+    fn follow(&self, name: &str, standby: Database) -> Arc<Database> {
+        let standby = Arc::new(standby);
         standby.set_safety(self.level).expect("once");
         standby.serve_standbys(leased(name)).expect("once it is promoted");
         standby.keep_lease(self.lease(name)).expect("once");
@@ -124,11 +150,15 @@ impl Cluster {
     fn standby_of(&self, primary: &Database, name: &str) -> Arc<Database> {
         bootstrap(primary, name, &self.place(name));
         let standby = self.open_standby(name);
-        wait_in_sync(&standby);
+        self.wait_recorded(name, &standby);
+        standby
+    }
+
+    fn wait_recorded(&self, name: &str, standby: &Database) {
+        wait_in_sync(standby);
         wait_until("it is recorded as in sync", || {
             self.in_sync().contains(&name.to_owned())
         });
-        standby
     }
 
     fn in_sync(&self) -> Vec<String> {
@@ -715,4 +745,45 @@ fn a_standby_acknowledges_nothing_to_a_primary_that_another_one_followed() {
     assert_ne!(open_account(&first, 4_000), ReplyOutcome::Committed);
     third.close().expect("close");
     first.close().expect("close");
+}
+
+/// The lease of a standby ends while its disk keeps it from the end of its takeover, and an operator promotes another one.
+#[test]
+fn server_that_loses_the_lease_while_it_takes_over_is_deposed() {
+    let cluster = Cluster::new(false);
+    let first = prepared(&cluster);
+    bootstrap(&first, "s1", &cluster.place("s1"));
+    let (config, disk) = (cluster.config("s1", 3), Arc::new(HeldDisk::default()));
+    let mut around = Environment::real(&config).expect("a directory");
+    let folders = around.folders.as_mut().expect("there is a log");
+    folders.log = Arc::new(FilteredDisk::new(folders.log.clone(), disk.clone()));
+    let late = Database::open_standby_in(config, around).expect("open");
+    let late = cluster.follow("s1", late);
+    cluster.wait_recorded("s1", &late);
+    let other = cluster.standby_of(&first, "s2");
+    cluster.leases.set_away("s2", true);
+    disk.is_held.store(true, Ordering::Release);
+    let _waits = begin(&first, "", &[("bank", "open", None, i64s(&[1_000, 1]))]);
+    wait_until("a record waits for the disk", || {
+        late.standby_positions().is_some_and(|at| at.persisted < at.received)
+    });
+    cluster.leases.set_away("p", true);
+    let holder = || cluster.leases.holder().map(|holder| holder.name);
+    wait_until("it has the lease", || holder().as_deref() == Some("s1"));
+    cluster.leases.set_away("s1", true);
+    wait_until("its lease is over", || holder().is_none());
+    cluster.leases.set_away("s2", false);
+    service(&other).promote(ACCEPTING).expect("promoted");
+    cluster.leases.set_away("s1", false);
+    wait_until("it hears of that", || state(&late) == LeaseStatus::Elsewhere);
+    assert_eq!(late.router().role(), Role::Standby, "its takeover waits");
+    disk.is_held.store(false, Ordering::Release);
+    wait_until(
+        "it is deposed",
+        || matches!(late.router().phase(), NodePhase::Failed { report } if report.contains("s2 has the lease")),
+    );
+    assert_eq!(late.router().role(), Role::Standby);
+    wait_until("the other one answers", || has_account(&other, 1_000));
+    cluster.leases.set_away("p", false);
+    [late, other, first].into_iter().for_each(close);
 }

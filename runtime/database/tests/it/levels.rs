@@ -65,13 +65,19 @@ fn first_start_sets_the_level_of_a_cluster_and_later_ones_keep_it() {
     assert_eq!(refusal(&cluster, "r", Safety::OneSafe), None);
 }
 
-/// A primary at 2-safe, and a standby whose own start asks for less.
-fn follow(cluster: &Cluster) -> (Arc<Database>, Arc<Database>) {
+/// The primary `p`, at this level.
+fn lead(cluster: &Cluster, level: Safety) -> Arc<Database> {
     let primary = Arc::new(open(cluster, "p"));
-    primary.set_safety(Safety::TwoSafe).expect("set");
+    primary.set_safety(level).expect("set");
     primary.recover().expect("recover");
     primary.serve_standbys(cluster.serving("http://p:1")).expect("served");
     cluster.set_primary(&primary);
+    primary
+}
+
+/// A primary at 2-safe, and a standby whose own start asks for less.
+fn follow(cluster: &Cluster) -> (Arc<Database>, Arc<Database>) {
+    let primary = lead(cluster, Safety::TwoSafe);
     bootstrap(&primary, "s1", &cluster.place("s1"));
     let standby = Arc::new(Database::open_standby(cluster.config("s1", 3)).expect("open"));
     standby
@@ -116,5 +122,62 @@ fn promoted_standby_leads_at_the_level_of_its_cluster() {
         // Without its log it has no part in the cluster.
         cluster.node("s1").begin_again("it is told to").expect("saved");
         assert_eq!(cluster.node("s1").document().safety(), None);
+    }
+}
+
+/// The lost primary answered nothing without the other standby, and the new one does not either. So the other one can be promoted later.
+#[test]
+fn standby_that_counts_at_very_safe_counts_after_a_promotion() {
+    let cluster = Cluster::new();
+    let primary = lead(&cluster, Safety::VerySafe);
+    let (one, two) = (cluster.standby_of(&primary, "s1"), cluster.standby_of(&primary, "s2"));
+    one.serve_standbys(cluster.serving("http://s1:1"))
+        .expect("once it is promoted");
+    wait_until("s1 knows that s2 counts", || {
+        let others = cluster.document("s1")["status"]["others"].clone();
+        others[0]["name"] == "s2" && others[0]["counted"] == true
+    });
+    cluster.no_primary();
+    close(two);
+    close(primary);
+    let promoted = service(&one).promote(FORCED).expect("promoted");
+    assert_eq!(promoted.may_be_lost, None);
+    let members = cluster.document("s1")["members"].clone();
+    assert!(members[0]["name"] == "s2" && members[0]["counted"] == true, "{members}");
+    let refused = service(&one).check_safety(Safety::VerySafe).expect_err("s2 is away");
+    assert!(
+        refused.contains("needs 1 of 1 standbys, and 0 are in sync"),
+        "{refused}"
+    );
+    close(one);
+}
+
+/// A standby that is away would be promoted by very-safe, and name no loss of what was answered without it at the other level.
+#[test]
+fn cluster_leaves_very_safe_once_no_standby_that_counts_is_away() {
+    for is_forgotten in [false, true] {
+        let cluster = Cluster::new();
+        let primary = lead(&cluster, Safety::VerySafe);
+        close(cluster.standby_of(&primary, "s1"));
+        wait_until("it is recorded as out of sync", || {
+            cluster.document("p")["members"][0]["in_sync"] == false
+        });
+        if is_forgotten {
+            service(&primary).forget("s1").expect("it is lost");
+            wait_until("that is saved", || cluster.document("p")["members"].is_null());
+        }
+        cluster.no_primary();
+        close(primary);
+        let again = open(&cluster, "p");
+        again.change_safety(Safety::VerySafe).expect("it is the cluster's");
+        let changed = again.change_safety(Safety::TwoSafe);
+        match is_forgotten {
+            true => changed.expect("no standby goes by very-safe"),
+            false => {
+                let reason = changed.expect_err("s1 is away").to_string();
+                assert!(reason.contains(": s1. Start them"), "{reason}");
+                assert_eq!(cluster.document("p")["safety"], "very-safe", "nothing was changed");
+            }
+        }
     }
 }

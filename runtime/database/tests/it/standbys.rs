@@ -8,7 +8,7 @@ use crate::following::{
     start_primary, start_standby, wait_seen, wait_streaming, wait_until,
 };
 use reprise_backup::DirHandle;
-use reprise_base::{Epoch, Role, Safety};
+use reprise_base::{Epoch, Joiner, NodeProcess, Role, Safety};
 use reprise_database::{Database, LogPolicy, NODE_NAME, ServeStandbys, ServeStandbysError};
 use reprise_observe::Notice;
 use reprise_router::{LossCause, LostRecords, NodePhase, ReplicationError, StandbyPhase};
@@ -80,6 +80,35 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
     assert!(report.checkpoint.is_some());
     assert_eq!(digest_now(&copy), digest);
     copy.close().expect("close");
+}
+
+/// An epoch names 16 bits of the identity of its writer.
+#[test]
+fn server_whose_epochs_would_have_the_writer_of_the_primary_is_turned_away() {
+    let (cluster, primary) = Cluster::with_bank(1);
+    let writer: u64 = service(&primary).info().epoch.writer().into();
+    let join = |node| {
+        let process = Some(NodeProcess {
+            node,
+            starts: 1,
+            nonce: node,
+        });
+        let joiner = Joiner {
+            process,
+            ..Joiner::from("s1")
+        };
+        service(&primary).join(&joiner).map(drop)
+    };
+    for node in [writer, writer | 1 << 32] {
+        let refused = join(node);
+        assert!(
+            matches!(&refused, Err(ReplicationError::Unavailable(reason)) if reason.contains("the same writer as those of this primary")),
+            "{refused:?}"
+        );
+    }
+    join(!writer).expect("it has another writer");
+    cluster.no_primary();
+    close(primary);
 }
 
 #[test]

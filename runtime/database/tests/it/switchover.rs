@@ -8,9 +8,9 @@ use std::{
 
 use crate::common::{close, digest_now, fill, fill_bank, i64s, submit, transfer, wasm};
 use crate::following::{ACCEPTING, Cluster, FORCED, service, wait_seen, wait_streaming, wait_until};
-use reprise_base::{Lsn, Role};
+use reprise_base::{Epoch, Lsn, Role};
 use reprise_database::{Database, OpenError};
-use reprise_router::{LossCause, LostRecords, PromoteOptions, ReplicationError, ReplyOutcome};
+use reprise_router::{LossCause, LostRecords, PromiseQuestion, PromoteOptions, ReplicationError, ReplyOutcome};
 
 const ASKED: PromoteOptions = PromoteOptions {
     is_forced: false,
@@ -281,6 +281,39 @@ fn successor_begins_after_the_epoch_of_the_primary_that_steps_down() {
     let promoted = service(&new).promote(ASKED).expect("promoted");
     assert!(promoted.has_stepped_down, "{promoted:?}");
     assert!(promoted.epoch.is_after(again.epoch), "{promoted:?} behind {again:?}");
+}
+
+/// The primary says again that it stepped down, and knows of no later primary.
+#[test]
+fn place_that_was_given_counts_no_more_once_its_standby_promised_a_later_epoch_to_another_server() {
+    let (cluster, old) = Cluster::with_bank(10);
+    let new = cluster.standby_of(&old, "s1");
+    wait_seen(&old, &new);
+    let stepped = service(&old).step_down("s1", None).expect("stepped down");
+    let asked = PromiseQuestion {
+        epoch: Epoch::new(stepped.epoch.count() + 1, 7),
+        name: "s2".into(),
+        url: None,
+        is_withdrawn: false,
+    };
+    service(&new).promise(&asked).expect("promised");
+    let refused = service(&new).promote(ASKED);
+    assert!(
+        matches!(&refused, Err(ReplicationError::PrimaryNotStopped(reason)) if reason.contains("epoch 2 to s2 since")),
+        "{refused:?}"
+    );
+    assert_eq!(new.router().role(), Role::Standby);
+    let withdrawn = PromiseQuestion {
+        is_withdrawn: true,
+        ..asked
+    };
+    service(&new).promise(&withdrawn).expect("s2 does not lead");
+    let promoted = service(&new).promote(ASKED).expect("promoted");
+    assert!(promoted.has_stepped_down, "{promoted:?}");
+    assert!(
+        promoted.epoch.is_after(stepped.epoch),
+        "{promoted:?} behind {stepped:?}"
+    );
 }
 
 #[test]

@@ -253,6 +253,33 @@ fn primary_continues_without_a_standby_once_the_standby_knows() {
     }
 }
 
+/// Its connection breaks after the primary has begun to continue without it, and before it knows.
+#[test]
+fn primary_waits_for_a_leaving_standby_that_only_greets_until_its_time_is_over() {
+    let mut around = Around::new(Safety::TwoSafe);
+    around.begin("s1", 1);
+    around.persist("s1", 1, 7);
+    around.tick(7, 7);
+    around.keep();
+    around.table.record_heard("s1", 1, around.now_ns);
+    around.table.begin_log("s1", 1, Lsn(3)); // it lost records, and leaves
+    around.table.end("s1", 1, "its connection was reset", false);
+    let until_ns = around.now_ns + SILENCE_MAX.as_nanos() as u64;
+    around.table.begin(&"s1".into(), 2, around.now_ns).expect("taken");
+    around.table.end_leaving(&[], until_ns - 1);
+    assert_eq!(around.table.limit(), Some(Lsn(3)), "it takes itself for in sync");
+    around.table.begin_log("s1", 2, Lsn(3));
+    around.table.end_leaving(&[], until_ns - 1);
+    assert_eq!(
+        around.table.limit(),
+        Some(Lsn(3)),
+        "it gets the status, and has not saved it"
+    );
+    around.persist("s1", 2, 3);
+    around.table.end_leaving(&[], until_ns - 1);
+    assert_eq!(around.table.limit(), None, "it knows");
+}
+
 /// Three standbys that count at `quorum`, and have everything before 7.
 fn quorum_of_three() -> Around {
     let mut around = Around::new(Safety::Quorum);
@@ -420,31 +447,117 @@ fn a_standby_that_only_greets_confirms_no_primary() {
     );
 }
 
-/// A restored or emptied directory under the name of a standby, when the primary was restarted.
-#[test]
-fn another_directory_does_not_take_a_name_over_as_in_sync() {
-    let node = |node| Joiner {
+/// A standby as it names itself. The nonce of its process is its identity.
+fn joiner(name: &str, node: u64) -> Joiner {
+    Joiner {
         process: Some(NodeProcess {
             node,
             starts: 1,
             nonce: node,
         }),
-        ..Joiner::from("s1")
-    };
-    let mut around = Around::new(Safety::TwoSafe);
-    around.table.begin(&node(1), 1, 1).expect("taken");
+        ..Joiner::from(name)
+    }
+}
+
+/// The list that a primary of this level saves of `s1`, identity 1, once it is in sync.
+fn kept_in_sync(level: Safety) -> Member {
+    let mut around = Around::new(level);
+    around.table.begin(&joiner("s1", 1), 1, 1).expect("taken");
     around.table.begin_log("s1", 1, Lsn(0));
     around.table.set_state("s1", 1, StandbyStage::Streaming);
+    // At quorum it knows that it joins before it counts.
+    for _ in 0..2 {
+        around.persist("s1", 1, 7);
+        around.tick(7, 7);
+    }
     around.persist("s1", 1, 7);
     around.tick(7, 7);
-    around.persist("s1", 1, 7);
-    let kept = around.table.expected();
-    assert!(kept[0].is_in_sync && kept[0].node == Some(1));
-    for (joiner, is_in_sync) in [(node(1), true), (node(2), false)] {
-        let restarted = Around::new(Safety::TwoSafe);
-        restarted.table.expect(&kept[0], None, 1);
-        restarted.table.begin(&joiner, 2, 1).expect("taken");
-        restarted.table.begin_log("s1", 2, Lsn(7));
-        assert_eq!(restarted.table.expected()[0].is_in_sync, is_in_sync);
+    around.keep();
+    let mut kept = around.table.expected();
+    assert!(kept[0].is_in_sync && kept[0].is_counted && kept[0].node == Some(1));
+    kept.remove(0)
+}
+
+/// A restored or emptied directory under the name of a standby, when the primary was restarted.
+#[test]
+fn another_directory_does_not_take_a_name_over_as_in_sync() {
+    for level in [Safety::TwoSafe, Safety::Quorum, Safety::VerySafe] {
+        let kept = kept_in_sync(level);
+        for (node, is_in_sync) in [(1, true), (2, false)] {
+            let table = Around::new(level).table;
+            table.expect(&kept, None, 1);
+            let begun = table.begin(&joiner("s1", node), 2, 1);
+            if level.counts_standbys() && !is_in_sync {
+                let refused = begun.expect_err("the other one may be promoted");
+                assert_eq!(refused.refusal, StandbyRefusal::Unavailable, "it asks again");
+                let reason = "the directory with identity 0000000000000001 counts under this name";
+                assert!(refused.reason.contains(reason), "{}", refused.reason);
+                continue;
+            }
+            begun.expect("taken");
+            table.begin_log("s1", 2, Lsn(7));
+            assert_eq!(table.expected()[0].is_in_sync, is_in_sync, "{level}");
+        }
     }
+}
+
+#[test]
+fn another_directory_has_the_name_of_a_counted_one_once_that_is_forgotten() {
+    for level in [Safety::Quorum, Safety::VerySafe] {
+        let table = Around::new(level).table;
+        table.expect(&kept_in_sync(level), None, 1);
+        assert!(table.forget("s1"));
+        let new = joiner("s1", 2);
+        table.check_name(&new, 1).expect_err("it still counts");
+        table.end_leaving(&[], u64::MAX);
+        table.begin(&new, 2, 1).expect("the name is free");
+        assert!(
+            table.expected().is_empty(),
+            "{level}: it begins as one that never counted"
+        );
+    }
+}
+
+#[test]
+fn server_whose_epochs_would_have_the_writer_of_another_standby_is_turned_away() {
+    let table = Around::new(Safety::TwoSafe).table;
+    table.begin(&joiner("s1", 0x1_0007), 1, 1).expect("taken");
+    let refused = table.check_name(&joiner("s2", 0x2_0007), 1).expect_err("one writer");
+    assert!(
+        refused.contains("the same writer as those of the standby s1"),
+        "{refused}"
+    );
+    table.check_name(&joiner("s2", 0x1_0008), 1).expect("another writer");
+    table
+        .check_name(&joiner("s2", 0x1_0007), 1)
+        .expect("the same directory has another name");
+}
+
+/// The sibling of a promoted standby, whose log is gone here. It may be promoted, too, so its primary asks it.
+#[test]
+fn standby_for_which_no_log_is_kept_is_expected_until_it_is_forgotten() {
+    let table = Around::new(Safety::TwoSafe).table;
+    let sibling = Member {
+        name: "s1".into(),
+        from: Lsn(40),
+        persisted: Lsn(0),
+        is_in_sync: false,
+        is_counted: false,
+        url: Some("http://s1:1".into()),
+        node: None,
+    };
+    let without_url = Member {
+        name: "s2".into(),
+        url: None,
+        ..sibling.clone()
+    };
+    for member in [&sibling, &without_url] {
+        table.expect(member, None, 1);
+    }
+    let kept = Member {
+        from: NO_LOG,
+        ..sibling
+    };
+    assert_eq!(table.expected(), [kept], "no server can ask s2");
+    assert!(table.forget("s1") && table.expected().is_empty());
 }

@@ -277,8 +277,6 @@ impl ForcedCluster {
             ensure!(!may_be_lost.is_null(), "lost without a word: {at}");
             let from = number(&may_be_lost["from_lsn"]).context("an LSN")?;
             ensure!(*lsn >= from, "lost before what was named: {at}");
-            let is_alone = may_be_lost["class"] == "alone";
-            ensure!(!is_alone || level == "1-safe", "lost, and named as 1-safe alone: {at}");
         }
         for account in &missing {
             self.written.remove(account);

@@ -27,7 +27,7 @@ use std::{
 use reprise_base::{Role, Safety, limits::PART_BYTES};
 use reprise_database::LogPolicy;
 use reprise_env::{
-    SimDisk, Threads, Work,
+    Threads, Work,
     sim::{FaultPlan, FaultRandom},
 };
 
@@ -140,14 +140,6 @@ impl Run {
             around.stepper.start("network", Box::new(move || net.work())),
         ];
         assert!(begun.iter().all(Result::is_ok), "nothing has ended yet");
-        let node = |_| Node {
-            disk: Some(SimDisk::new()),
-            process: None,
-            of: 0,
-            is_wiped: true,
-            restarts: 0,
-            copy: None,
-        };
         Self {
             options,
             random,
@@ -156,7 +148,7 @@ impl Run {
             around,
             histories: Shared::default(),
             marks: Marks::default(),
-            nodes: [0, 1, 2].map(node),
+            nodes: [1, 2, 3].map(Node::new),
             sessions: Default::default(),
             open_keys: Vec::new(),
             primary: Some(0),

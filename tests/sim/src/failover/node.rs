@@ -8,8 +8,9 @@ use std::{
 use reprise_base::{Joiner, NodeProcess, Role, Safety};
 use reprise_database::{
     BatchLimits, CheckpointConfig, ClosedDirectory, CommitMode, CutBack, CutError, Database, DatabaseConfig,
-    DeviceConfig, DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NodeFile, Position, RedoConfig,
-    SampleRate, ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log, keep_committed,
+    DeviceConfig, DirHealth, Environment, FollowPrimary, LeaseConfig, LogPolicy, NODE_NAME, NodeFile, Position,
+    RedoConfig, SampleRate, ServeStandbys, ShipForm, TicketError, VIEW_NAME, cut_back, forget_earlier_log,
+    keep_committed,
 };
 use reprise_env::{Disk, DiskError, SimDisk, Threads};
 use reprise_router::{ReplicationError, ReplicationService, StandbyTicket};
@@ -83,6 +84,22 @@ pub struct Node {
     pub restarts: u32,
     /// An earlier state of the disk, as a backup has it.
     pub copy: Option<SimDisk>,
+}
+
+impl Node {
+    /// Makes a node whose directory is empty, and has this identity.
+    pub fn new(identity: u64) -> Self {
+        let disk = SimDisk::new();
+        identify(&disk, identity).expect("the disk has no fault");
+        Self {
+            disk: Some(disk),
+            process: None,
+            of: 0,
+            is_wiped: true,
+            restarts: 0,
+            copy: None,
+        }
+    }
 }
 
 impl Process {
@@ -276,6 +293,15 @@ pub fn follow((around, life): (&Arc<Around>, &Arc<Life>), database: &Arc<Databas
         }),
     };
     database.follow_primary(config).map_err(|error| error.to_string())
+}
+
+/// Gives a directory that no process has opened yet this identity. Each identity of a seed has a writer of its own. Otherwise a primary would turn a
+/// node away.
+pub fn identify(disk: &SimDisk, identity: u64) -> Result<(), String> {
+    let document = format!(r#"{{"format":6,"version":1,"node":"{identity:016x}","starts":0,"health":"good"}}"#);
+    let root = disk.folder(ROOT);
+    let written = copy_file(&root, NODE_NAME, document.as_bytes()).and_then(|()| root.sync_dir());
+    written.map_err(|error| error.to_string())
 }
 
 /// A disk of a node that no process has open, and whom it is to follow.

@@ -15,7 +15,7 @@ use super::{
     around::{Life, NAMES, NODES},
     history::Tape,
     marks::How,
-    node::{Closed, Own, Process, follow, lease, lies, open},
+    node::{Closed, Own, Process, follow, identify, lease, lies, open},
 };
 use crate::{
     module::{BYTES, NAME},
@@ -28,6 +28,8 @@ const STUCK_US: i64 = 15_000_000;
 const COPY_RARENESS: u64 = 8;
 /// Started again so often, it begins anew in an empty directory.
 const RESTARTS_MAX: u32 = 4;
+/// A primary turns a node away with these words if another directory counts under its name.
+const COUNTS: &str = "counts under this name";
 
 impl Run {
     /// A primary with the module, and two standbys in sync with it.
@@ -158,7 +160,8 @@ impl Run {
         }
     }
 
-    /// Copies the disk of a standby now and then, or puts an earlier copy in its place. A backup does not contain the document of the node.
+    /// Copies the disk of a standby now and then, or puts an earlier copy in its place. A backup does not contain the document of the node, so the
+    /// copy is another directory.
     fn copy_or_restore(&mut self, node: usize, disk: SimDisk) -> Result<SimDisk, String> {
         let is_standby = self.primary != Some(node) && disk.folder(ROOT).bytes(VIEW_NAME).is_some();
         match self.copying.below(COPY_RARENESS) {
@@ -172,13 +175,32 @@ impl Run {
                     }
                     self.note(|| format!("{} is restored from a copy", NAMES[node]));
                     self.stats.restored += 1;
+                    identify(&copy, NODES.len() as u64 + self.stats.restored)?;
                     self.nodes[node].is_wiped = true;
+                    self.forget_former(node);
                     return Ok(copy);
                 }
             }
             _ => {}
         }
         Ok(disk)
+    }
+
+    /// Has the primary forget the directory that had the name of this node. At a level that counts standbys, it turns another directory away before.
+    fn forget_former(&self, node: usize) {
+        let primary = self.primary.filter(|primary| self.is_primary(*primary));
+        let process = primary.and_then(|primary| self.nodes[primary].process.as_ref());
+        if let Some(process) = process.filter(|_| self.settings.safety.counts_standbys()) {
+            let forgotten = process.service().forget(NAMES[node]);
+            self.note(|| format!("the former {} is to be forgotten: {forgotten:?}", NAMES[node]));
+        }
+    }
+
+    /// Does what the refusal of a primary says: the directory that counts is gone.
+    fn heed_refusal(&self, node: usize, reason: &str) {
+        if reason.contains(COUNTS) {
+            self.forget_former(node);
+        }
     }
 
     fn start_leased(&mut self, node: usize, disk: SimDisk) -> Result<(), String> {
@@ -276,6 +298,7 @@ impl Run {
                 Ok(live) => self.stats.live_records += live,
                 Err(reason) => {
                     self.note(|| format!("{} gets no first files: {reason}", NAMES[node]));
+                    self.heed_refusal(node, &reason);
                     self.nodes[node].disk = Some(disk);
                     return Ok(());
                 }
@@ -351,6 +374,7 @@ impl Run {
                 let is_bound = error.as_ref().is_some_and(|error| error.contains("promised epoch"));
                 let again = self.primary.filter(|_| is_bound).unwrap_or(node);
                 self.note(|| format!("{} is started again: {}: {error:?}", NAMES[again], NAMES[node]));
+                self.heed_refusal(node, error.as_deref().unwrap_or_default());
                 self.stats.stuck += 1;
                 self.around.kill(again, &mut self.random);
                 self.bury();

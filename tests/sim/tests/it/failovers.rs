@@ -177,6 +177,13 @@ fn a_promotion_that_is_asked_for_again_tells_the_loss_that_was_accepted() {
     holds(115, FailoverMutant::KeepsLostInSync);
 }
 
+/// A primary shows a record to a reader, and its limit then falls into the turn of the record. It steps down, and a read that asked for the record
+/// sees it.
+#[test]
+fn a_retired_primary_shows_what_it_showed_before() {
+    holds(173, FailoverMutant::ComparesLengths);
+}
+
 fn holds(seed: u64, as_for: FailoverMutant) {
     let options = FailoverOptions {
         as_for: Some(as_for),
