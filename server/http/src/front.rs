@@ -147,7 +147,7 @@ async fn route_checked(
         return refusal.into_response();
     }
     if shows_data(path) {
-        let is_page = method.is_safe() && path.starts_with("/v1/tables");
+        let is_page = path.starts_with("/v1/tables");
         if let Err(refusal) = wait_until_fresh(state, request.headers_mut(), is_page, staleness).await {
             return refusal.into_response();
         }

@@ -6,7 +6,7 @@ use axum::{
     http::{HeaderMap, HeaderName, HeaderValue, Method, StatusCode, Version, header},
     response::Response,
 };
-use reprise_api::ProblemKind;
+use reprise_api::{ProblemKind, headers};
 
 use crate::refusal::Refusal;
 
@@ -107,10 +107,33 @@ impl AllowedOrigins {
 
 /// Methods and headers that a page of another site may send, and headers that it may read of an answer.
 const ALLOWED_METHODS: &str = "GET, HEAD, PUT, POST, DELETE";
-const ALLOWED_HEADERS: &str = "authorization, content-type, accept, idempotency-key, traceparent, reprise-timeout-ms, \
-                               reprise-min-lsn, reprise-max-wait-ms, reprise-integers";
-const EXPOSED_HEADERS: &str =
-    "reprise-txn-id, reprise-lsn, reprise-next-cursor, idempotent-replayed, location, retry-after, traceparent";
+const ALLOWED_HEADERS: [&str; 11] = [
+    "authorization",
+    "content-type",
+    "accept",
+    headers::IDEMPOTENCY_KEY,
+    headers::TRACEPARENT,
+    headers::TIMEOUT_MS,
+    headers::MIN_LSN,
+    headers::MAX_LAG_MS,
+    headers::MAX_WAIT_MS,
+    headers::SAFETY,
+    headers::INTEGERS,
+];
+const EXPOSED_HEADERS: [&str; 12] = [
+    headers::TXN_ID,
+    headers::LSN,
+    headers::NEXT_CURSOR,
+    headers::SAFETY,
+    headers::VIEW_LSN,
+    headers::LAG_MS,
+    headers::LAG_KNOWN,
+    headers::FRESHNESS,
+    headers::IDEMPOTENT_REPLAYED,
+    "location",
+    "retry-after",
+    headers::TRACEPARENT,
+];
 /// Seconds for which a browser remembers the answer to its question.
 const ALLOWED_S: &str = "600";
 
@@ -128,22 +151,20 @@ pub fn preflight(origins: &AllowedOrigins, method: &Method, headers: &HeaderMap)
         header::ACCESS_CONTROL_ALLOW_METHODS,
         HeaderValue::from_static(ALLOWED_METHODS),
     );
-    own.insert(
-        header::ACCESS_CONTROL_ALLOW_HEADERS,
-        HeaderValue::from_static(ALLOWED_HEADERS),
-    );
+    own.insert(header::ACCESS_CONTROL_ALLOW_HEADERS, list_of(&ALLOWED_HEADERS));
     own.insert(header::ACCESS_CONTROL_MAX_AGE, HeaderValue::from_static(ALLOWED_S));
     allow(origin.clone(), own);
     Some(response)
 }
 
+fn list_of(names: &[&str]) -> HeaderValue {
+    HeaderValue::try_from(names.join(", ")).expect("names of headers are ASCII")
+}
+
 /// Lets the page read the answer. Tokens are sent by the page itself, so cookies and the like are never allowed.
 pub fn allow(origin: HeaderValue, answer: &mut HeaderMap) {
     answer.insert(header::ACCESS_CONTROL_ALLOW_ORIGIN, origin);
-    answer.insert(
-        header::ACCESS_CONTROL_EXPOSE_HEADERS,
-        HeaderValue::from_static(EXPOSED_HEADERS),
-    );
+    answer.insert(header::ACCESS_CONTROL_EXPOSE_HEADERS, list_of(&EXPOSED_HEADERS));
     answer.append(header::VARY, HeaderValue::from_static("origin"));
 }
 
@@ -169,8 +190,25 @@ pub fn is_of_browser(headers: &HeaderMap) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::docs;
 
-    fn headers(pairs: &[(&'static str, &str)]) -> HeaderMap {
+    /// A header that an operation takes is of no use to a page that may not send it.
+    #[test]
+    fn pages_of_other_sites_may_send_each_header_that_the_api_takes() {
+        let document = serde_json::to_value(docs::openapi()).expect("a document");
+        let paths = document["paths"].as_object().expect("paths");
+        let operations = paths.values().filter_map(|path| path.as_object());
+        let operations = operations.flat_map(|path| path.values());
+        let parameters = operations.filter_map(|operation| operation["parameters"].as_array());
+        let headers = parameters.flatten().filter(|parameter| parameter["in"] == "header");
+        let names: Vec<_> = headers.filter_map(|header| header["name"].as_str()).collect();
+        assert!(names.len() >= 5, "{names:?}");
+        for name in names {
+            assert!(ALLOWED_HEADERS.contains(&&*name.to_ascii_lowercase()), "{name}");
+        }
+    }
+
+    fn headers_of(pairs: &[(&'static str, &str)]) -> HeaderMap {
         let name = HeaderName::from_static;
         let pairs = pairs
             .iter()
@@ -185,7 +223,7 @@ mod tests {
         let origins = AllowedOrigins::new(&["https://DB.example".into()]).expect("an origin");
         let may = |pairs: &[(&'static str, &str)]| {
             let host = [("host", "10.0.0.7:8080")];
-            origins.check(&headers(&[&host, pairs].concat()), false).is_ok()
+            origins.check(&headers_of(&[&host, pairs].concat()), false).is_ok()
         };
         assert!(may(&[]));
         assert!(may(&[("origin", "http://10.0.0.7:8080")]));
@@ -212,16 +250,16 @@ mod tests {
         assert!(!may(&[own, ("origin", "http://203.0.113.5")]));
         assert!(!may(&[own, ("sec-fetch-site", "cross-site")]));
         assert!(!may(&[("sec-fetch-site", "same-site")]));
-        let link = headers(&[("host", "a"), ("sec-fetch-site", "cross-site")]);
+        let link = headers_of(&[("host", "a"), ("sec-fetch-site", "cross-site")]);
         assert!(AllowedOrigins::default().check(&link, true).is_ok());
-        let standard = headers(&[("host", "db.example:80"), ("origin", "http://db.example")]);
+        let standard = headers_of(&[("host", "db.example:80"), ("origin", "http://db.example")]);
         assert!(AllowedOrigins::default().check(&standard, false).is_ok());
-        let spelled = headers(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
+        let spelled = headers_of(&[("host", "DB.Example.:8080"), ("origin", "http://db.example:8080")]);
         assert!(AllowedOrigins::default().check(&spelled, false).is_ok());
         // Only the server's own pages by https are allowed with TLS.
         let encrypted = AllowedOrigins::default().encrypted(true);
         assert!(encrypted.check(&standard, false).is_err());
-        let own = headers(&[("host", "db.example"), ("origin", "https://db.example:443")]);
+        let own = headers_of(&[("host", "db.example"), ("origin", "https://db.example:443")]);
         assert!(encrypted.check(&own, false).is_ok());
         assert!(AllowedOrigins::default().check(&own, false).is_err());
     }
@@ -243,7 +281,7 @@ mod tests {
 
     #[test]
     fn a_request_names_its_host_once() {
-        let is_accepted = |version, pairs: &[(&'static str, &str)]| check_host(version, &headers(pairs)).is_ok();
+        let is_accepted = |version, pairs: &[(&'static str, &str)]| check_host(version, &headers_of(pairs)).is_ok();
         assert!(is_accepted(Version::HTTP_11, &[("host", "a")]));
         assert!(is_accepted(Version::HTTP_10, &[]));
         assert!(!is_accepted(Version::HTTP_11, &[]));

@@ -3323,6 +3323,10 @@ export type BatchErrors = {
      * overloaded, too-stale, log-unavailable, standby-unavailable, lease-lost, outcome-unknown, recovering, read-only, quarantined, unavailable
      */
     503: Problem;
+    /**
+     * deadline-exceeded: the data was not as fresh as asked within the client's time
+     */
+    504: Problem;
 };
 
 export type BatchError = BatchErrors[keyof BatchErrors];

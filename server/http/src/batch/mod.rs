@@ -24,7 +24,7 @@ use axum::{
     response::Response,
 };
 use bytes::Bytes;
-use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, headers};
+use reprise_api::{BatchAnswer, BatchCall, CBOR_SEQUENCE_MEDIA_TYPE, NDJSON_MEDIA_TYPE, Problem, headers};
 use reprise_codec::Format;
 use reprise_router::BatchBuilder;
 use tokio::{
@@ -78,6 +78,7 @@ pub const PATH: &str = "/v1/batch";
             (BatchAnswer = "application/x-ndjson"),
             (BatchAnswer = "application/cbor-seq"),
         )),
+        (status = 504, description = "deadline-exceeded: the data was not as fresh as asked within the client's time", body = Problem, content_type = "application/problem+json"),
     )
 )]
 pub async fn batch(State(state): State<AppState>, request: Request) -> Result<Response, Refusal> {
