@@ -240,8 +240,11 @@ pub async fn define_caller(state: &AppState, principal: &Principal) -> Option<Ca
 pub fn write_body(target: &Target, reply: &CallReply<'_>, format: Format, out: &mut Vec<u8>) -> Result<(), Refusal> {
     let txn = (reply.txn_id.0 != 0).then_some((reply.txn_id, reply.lsn));
     if let Some(problem) = problem_of_reply(reply) {
-        let problem = Box::new(problem);
-        return Err(Refusal { problem, txn });
+        return Err(Refusal {
+            problem: Box::new(problem),
+            txn,
+            is_counted: true,
+        });
     }
     let is_written = match format {
         Format::Json => {
@@ -256,8 +259,8 @@ pub fn write_body(target: &Target, reply: &CallReply<'_>, format: Format, out: &
         }
     };
     if !is_written {
-        let problem = Refusal::internal("the stored result is not of the procedure's type").problem;
-        return Err(Refusal { problem, txn });
+        let strange = Refusal::internal("the stored result is not of the procedure's type");
+        return Err(Refusal { txn, ..strange });
     }
     Ok(())
 }

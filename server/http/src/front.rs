@@ -25,7 +25,7 @@ use crate::{
     media::{check_codings, format_of_body},
     pages,
     permits::Operation,
-    refusal::Refusal,
+    refusal::{ProblemSlug, Refusal},
     replication::{Staleness, wait_for_max_lag},
     running_calls,
     state::AppState,
@@ -60,7 +60,7 @@ pub async fn answer(state: &AppState, router: &Router, request: Request) -> Resu
             response
         }
     };
-    state.count_answer(response.status().as_u16());
+    count_answer(state, &response);
     Ok(response)
 }
 
@@ -75,8 +75,14 @@ async fn traced(state: &AppState, router: &Router, mut request: Request, span: R
     }
     drop(span);
     response.headers_mut().insert(headers::TRACEPARENT, header);
-    state.count_answer(response.status().as_u16());
+    count_answer(state, &response);
     response
+}
+
+fn count_answer(state: &AppState, response: &Response) {
+    let refusal = response.extensions().get::<ProblemSlug>();
+    let refusal = refusal.filter(|refusal| !refusal.is_counted);
+    state.count_answer(response.status().as_u16(), refusal.map(|refusal| &*refusal.slug));
 }
 
 async fn route(state: &AppState, router: &Router, request: Request) -> Response {

@@ -343,7 +343,7 @@ impl WatchedStream {
             return false;
         };
         let refusal = if self.is_full { requests_full() } else { refusal };
-        self.state.count_answer(refusal.problem.status);
+        self.state.count_refusal(&refusal);
         self.replacement = Some((last_answer(&refusal), 0));
         true
     }

@@ -22,6 +22,8 @@ pub struct Refusal {
     pub problem: Box<Problem>,
     /// The transaction that ended with this refusal, and its LSN.
     pub txn: Option<(TxnId, Lsn)>,
+    /// The engine refused the call, and counted that.
+    pub is_counted: bool,
 }
 
 impl From<Problem> for Refusal {
@@ -29,7 +31,14 @@ impl From<Problem> for Refusal {
         Self {
             problem: Box::new(problem),
             txn: None,
+            is_counted: false,
         }
+    }
+}
+
+impl Refusal {
+    pub fn slug(&self) -> &str {
+        self.problem.type_uri.trim_start_matches("/problems/")
     }
 }
 
@@ -198,9 +207,12 @@ fn recovery_ms(phase: &Phase) -> u32 {
     (left / BYTES_PER_MS).clamp(50, 1_000) as u32
 }
 
-/// Which problem an answer tells, for the span of its call.
+/// Names the problem of an answer, for the span of its call and for the counts.
 #[derive(Clone)]
-pub struct ProblemSlug(pub String);
+pub struct ProblemSlug {
+    pub slug: String,
+    pub is_counted: bool,
+}
 
 impl Refusal {
     /// The whole answer.
@@ -208,8 +220,10 @@ impl Refusal {
         let problem = &*self.problem;
         let body = serde_json::to_vec(problem).expect("a problem serializes");
         let mut response = Response::new(body);
-        let slug = problem.type_uri.trim_start_matches("/problems/").to_owned();
-        response.extensions_mut().insert(ProblemSlug(slug));
+        response.extensions_mut().insert(ProblemSlug {
+            slug: self.slug().to_owned(),
+            is_counted: self.is_counted,
+        });
         *response.status_mut() = StatusCode::from_u16(problem.status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
         let out = response.headers_mut();
         let media_type = HeaderValue::from_static(reprise_api::PROBLEM_MEDIA_TYPE);

@@ -126,7 +126,7 @@ async fn answer_probe(state: &AppState, router: &Router, request: Request<Incomi
     }
     let refusal =
         full("the server has its largest number of connections, and keeps the rest for probes and control; try again");
-    state.count_answer(refusal.problem.status);
+    state.count_refusal(&refusal);
     Ok(refusal.into_response())
 }
 
@@ -202,7 +202,7 @@ async fn serve_requests(
             place.begin_answer();
             async move {
                 if let Err(refusal) = checked {
-                    state.count_answer(refusal.problem.status);
+                    state.count_refusal(&refusal);
                     let mut answer = refusal.into_response();
                     answer
                         .headers_mut()

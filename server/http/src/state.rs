@@ -91,14 +91,18 @@ impl HttpCounts {
 }
 
 impl Parts {
-    /// Counts an answer, and by its reason one that no call was run for.
-    pub fn count_answer(&self, status: u16) {
+    /// Counts an answer; by its slug also a refusal that the engine has not counted.
+    pub fn count_answer(&self, status: u16, refusal: Option<&str>) {
         self.counts.answered(status);
-        match status {
-            401 => self.router.refusals().count(RefusalReason::Unauthorized),
-            403 => self.router.refusals().count(RefusalReason::Forbidden),
-            _ => {}
+        let reason = |slug| RefusalReason::ALL.into_iter().find(|reason| reason.name() == slug);
+        if let Some(reason) = refusal.and_then(reason) {
+            self.router.refusals().count(reason);
         }
+    }
+
+    pub fn count_refusal(&self, refusal: &Refusal) {
+        let slug = (!refusal.is_counted).then(|| refusal.slug());
+        self.count_answer(refusal.problem.status, slug);
     }
 }
 

@@ -73,7 +73,7 @@ impl RequestSpan {
         let status = response.status().as_u16();
         let is_problem = header(header::CONTENT_TYPE.as_str()).as_deref() == Some(PROBLEM_MEDIA_TYPE);
         let outcome = match response.extensions().get::<ProblemSlug>() {
-            Some(slug) => slug.0.clone(),
+            Some(problem) => problem.slug.clone(),
             None if is_problem => format!("status {status}"),
             None => "committed".to_owned(),
         };

@@ -203,11 +203,16 @@ impl CallRun {
             if self.calls.asks_safety() {
                 answers.safety = Some(self.calls.reached(state));
             }
-            let status = match self.calls.answer(slot) {
-                Ok((target, reply)) => answers.push_reply(target, &reply, slot.framing.answer, trace, closes),
-                Err(refusal) => answers.push_refusal(refusal, trace, closes),
-            };
-            state.count_answer(status);
+            match self.calls.answer(slot) {
+                Ok((target, reply)) => {
+                    let status = answers.push_reply(target, &reply, slot.framing.answer, trace, closes);
+                    state.count_answer(status, None);
+                }
+                Err(refusal) => {
+                    answers.push_refusal(refusal, trace, closes);
+                    state.count_refusal(refusal);
+                }
+            }
             self.done += 1;
         }
         AnswerProgress::Done

@@ -471,10 +471,22 @@ fn too_stale() {
     server
         .send(Method::POST, "/v1/batch", &waiting, line.into_bytes())
         .problem("deadline-exceeded", 504);
+    // The server counts also what it refuses before the engine, and a call's refusal once.
+    let refused = |reason: &str| {
+        let name = format!("reprise_calls_refused_total{{reason=\"{reason}\"}} ");
+        let metrics = server.get("/metrics").text();
+        let found = metrics
+            .lines()
+            .find_map(|line| line.strip_prefix(&name))
+            .expect("a count");
+        found.parse::<f64>().expect("a number")
+    };
+    assert_eq!(refused("too-stale"), 2.0);
     let patient = [far[0], far[1], ("reprise-timeout-ms", "60000")];
     server
         .call_with("echo", json!({"id": 1}), &patient)
         .problem("too-stale", 503);
+    assert_eq!(refused("too-stale"), 3.0);
 }
 
 /// A server whose log can't be written any more, and its answer to the call whose record was the first to fail.
