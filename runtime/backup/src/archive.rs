@@ -136,8 +136,8 @@ pub struct ArchiveSource {
 pub type FindRecord<'a> = dyn Fn(Lsn) -> Result<Option<OwnedRecord>, LogError> + 'a;
 
 impl Archive {
-    /// Opens the archive: makes missing folders and removes the remains of a crash. Checks that it belongs to this database, that its log
-    /// has no gap to the directory's, and that its newest checkpoint is of the directory's log, in which `find` reads.
+    /// Opens the archive: makes missing folders and removes the remains of a crash. Checks that it belongs to this database, and that its log
+    /// has no gap to the directory's. Checks also its newest checkpoint against the directory's log, in which `find` reads.
     pub fn open(
         place: &DirHandle,
         bounds: ArchiveBounds,

@@ -139,8 +139,8 @@ impl Promises {
             None => Ok(()),
             Some(StoredPromise { epoch, name, .. }) => {
                 let reason = format!(
-                    "the old primary stepped down in epoch {given}, and this standby has promised epoch {epoch} to {name} since, which may lead: \
-                     promote with force (--force)"
+                    "the old primary stepped down in epoch {given}. Since then this standby has promised epoch {epoch} to {name}, which may lead. \
+                     Promote with force (--force)"
                 );
                 Err(ReplicationError::PrimaryNotStopped(reason.into()))
             }

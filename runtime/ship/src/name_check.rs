@@ -10,7 +10,7 @@ use crate::{member::StandbyEntry, table::StandbyTableState};
 /// Says why a server is refused whose epochs would have the writer of another one. An epoch would then not tell which of the two wrote it.
 fn same_writer(other: &str) -> String {
     format!(
-        "its identity gives its epochs the same writer as those of {other}: start it in a new, empty data directory, which draws another identity"
+        "its identity gives its epochs the same writer as those of {other}. Start it in a new, empty data directory, which draws another identity"
     )
 }
 
@@ -31,7 +31,7 @@ impl StandbyEntry {
         let counts = level.counts_standbys() && (self.is_counted || self.is_confirmed);
         let node = self.node.filter(|node| counts && *node != process.node)?;
         Some(format!(
-            "the directory with identity {node:016x} counts under this name, and may be promoted by the last word of its primary: start that \
+            "the directory with identity {node:016x} counts under this name, and can be promoted by the last word of its primary. Start that \
              directory, have it forgotten (reprise replication forget {name}), or give this server another --name"
         ))
     }

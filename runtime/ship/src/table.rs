@@ -395,8 +395,8 @@ impl StandbyTable {
         }
     }
 
-    /// Returns the standbys to expect after a restart, by name: those with a slot, those that count, and those with a URL, which may be promoted. A
-    /// standby that leaves is out of sync.
+    /// Returns the standbys to expect after a restart, by name. Such a standby has a slot, counts, or has a URL and may be promoted. A standby that
+    /// leaves is out of sync.
     pub fn expected(&self) -> Vec<Member> {
         let state = self.lock();
         let expected = state.standbys.iter().filter_map(|(name, standby)| {

@@ -127,13 +127,12 @@ async fn route_checked(
     mut request: Request,
     staleness: &mut Option<Staleness>,
 ) -> Response {
-    let (method, uri) = (request.method().clone(), request.uri().clone());
-    let path = uri.path();
+    let (method, path) = (request.method(), request.uri().path());
     let auth = state.auth().clone();
-    let principal = match auth.check(request.version(), &method, path, request.headers()) {
+    let principal = match auth.check(request.version(), method, path, request.headers()) {
         Ok(principal) => principal,
         Err(refusal) => {
-            state.record_forbidden(request.headers(), &method, path, &refusal);
+            state.record_forbidden(request.headers(), method, path, &refusal);
             return refusal.into_response();
         }
     };
@@ -147,7 +146,7 @@ async fn route_checked(
     {
         return refusal.into_response();
     }
-    if method == Method::POST
+    if *method == Method::POST
         && let Err(refusal) = format_of_body(request.headers())
     {
         return refusal.into_response();
@@ -158,19 +157,20 @@ async fn route_checked(
             return refusal.into_response();
         }
     }
-    if method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
+    let (method, path) = (request.method(), request.uri().path());
+    if *method == Method::POST && path.starts_with(calls::PATH_PREFIX) {
         request.extensions_mut().insert(Judgement {
             auth,
             principal: principal.clone(),
         });
         return calls::answer(state, &principal, request).await;
     }
-    if method == Method::POST && path == batch::PATH {
+    if *method == Method::POST && path == batch::PATH {
         return batch::answer(state, request)
             .await
             .unwrap_or_else(IntoResponse::into_response);
     }
-    let has_door = passes_door(path, uri.query());
+    let has_door = passes_door(path, request.uri().query());
     let (is_read, is_api) = (method.is_safe(), path.starts_with("/v1/"));
     request.extensions_mut().insert(Judgement { auth, principal });
     let answer = async {

@@ -201,8 +201,8 @@ fn ledger_counts_descriptions_and_keeps_of_former_versions_what_was_sent() {
     assert!(after.abs_diff(before) < before / 4, "{before}, then {after}");
 }
 
-/// Bytes of the ledger for a version out of service that declares the same as an earlier one: its number, its name, its hash, and places for
-/// the meters of its procedures.
+/// Bytes of the ledger for a version out of service that declares the same as an earlier one. It has a number, a name, a hash, and places for the
+/// meters of its procedures.
 const VERSION_BYTES_MAX: u64 = 448;
 
 #[test]

@@ -299,7 +299,7 @@ fn place_that_was_given_counts_no_more_once_its_standby_promised_a_later_epoch_t
     service(&new).promise(&asked).expect("promised");
     let refused = service(&new).promote(ASKED);
     assert!(
-        matches!(&refused, Err(ReplicationError::PrimaryNotStopped(reason)) if reason.contains("epoch 2 to s2 since")),
+        matches!(&refused, Err(ReplicationError::PrimaryNotStopped(reason)) if reason.contains("promised epoch 2 to s2")),
         "{refused:?}"
     );
     assert_eq!(new.router().role(), Role::Standby);

@@ -212,7 +212,7 @@ fn bodies_that_do_not_end_stay_within_their_budget() {
 /// Few clients, because their calls are slow.
 const SLOW_CLIENTS: usize = 8;
 
-/// Blank lines are no calls, and a call that waits keeps those that came with it in memory.
+/// Blank lines are no calls. A waiting call keeps the blank lines beside it in memory.
 #[test]
 fn blank_lines_count_for_as_long_as_a_call_beside_them_waits() {
     let server = server();
