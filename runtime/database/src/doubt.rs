@@ -108,6 +108,8 @@ pub(crate) struct PromiseAnswers<'a> {
     /// This server's own answer.
     pub own: &'a PromiseAnswer,
     pub others: &'a [PromiseAnswer],
+    /// The last primary by the lease's record, before this server's claim.
+    pub recorded: Option<(Epoch, &'a str)>,
 }
 
 impl PromiseAnswers<'_> {
@@ -130,6 +132,11 @@ impl PromiseAnswers<'_> {
         let rivals: Vec<_> = claims
             .map(|(epoch, name)| Epoch::new(epoch.count(), names.node(name).writer()))
             .collect();
+        let newest_status = newest(self.own, self.others);
+        let is_other = |(epoch, name): &(Epoch, &str)| {
+            *name != self.own.name && newest_status.is_none_or(|status| status.epoch.writer() != epoch.writer())
+        };
+        let recorded = self.recorded.filter(is_other);
         let basis = Basis {
             node,
             level: self.level,
@@ -140,9 +147,9 @@ impl PromiseAnswers<'_> {
             promises: &promises,
             teller: None,
             rivals: &rivals,
+            recorded: recorded.map(|(epoch, name)| Epoch::new(epoch.count(), names.node(name).writer())),
         };
         let doubt = basis.doubt()?;
-        let newest_status = newest(self.own, self.others);
         let has_answered = |name: &str| all().any(|answer| answer.name == name && answer.has_been_in_sync);
         let mut found: Vec<&str> = match doubt {
             Doubt::AnotherHasMore => {
@@ -161,11 +168,9 @@ impl PromiseAnswers<'_> {
             }
             Doubt::Rival => {
                 let claims = all().flat_map(|answer| &answer.promises);
+                let claims = claims.map(|(epoch, name)| (*epoch, &**name)).chain(recorded);
                 let later = claims.filter(|(epoch, _)| newest_status.is_none_or(|status| epoch.is_after(status.epoch)));
-                later
-                    .map(|(_, name)| &**name)
-                    .filter(|name| !has_answered(name))
-                    .collect()
+                later.map(|(_, name)| name).filter(|name| !has_answered(name)).collect()
             }
             Doubt::NeverTold | Doubt::OutOfSync | Doubt::Unheard => Vec::new(),
         };
@@ -187,7 +192,7 @@ mod tests {
     use super::*;
 
     /// `NAME EPOCH END`, then the standbys that count, and are in sync unless they begin with `-`, by the newest word that it knows. `NAME=EPOCH` is
-    /// a promise. `NAME*` began anew. The last record is of epoch 5.
+    /// a promise. `NAME*` began anew. The last record is of epoch 5. A last text `NAME@EPOCH` is the lease's record, of a server that has told nothing.
     fn answer(text: &str) -> PromiseAnswer {
         let mut words = text.split_whitespace();
         let word = words.next().expect("a name");
@@ -231,7 +236,8 @@ mod tests {
     }
 
     fn doubt(level: Safety, is_heard: bool, texts: &[&str]) -> String {
-        let mut answers = texts.iter().map(|text| answer(text));
+        let recorded = texts.last().and_then(|text| text.split_once('@'));
+        let mut answers = texts.iter().filter(|text| !text.contains('@')).map(|text| answer(text));
         let own = answers.next().expect("its own");
         let others: Vec<_> = answers.collect();
         let answers = PromiseAnswers {
@@ -240,6 +246,7 @@ mod tests {
             written: Epoch::new(5, 0),
             own: &own,
             others: &others,
+            recorded: recorded.map(|(name, epoch)| (Epoch::new(epoch.parse().expect("a number"), 9), name)),
         };
         match answers.doubt() {
             None => "none".into(),
@@ -277,6 +284,12 @@ mod tests {
             (&["c 5 4 -c"], "none"),
             // A rival would need one of those who answered.
             (&["b 1 7 b c x=2", "c 1 7 b c"], "none"),
+            // It was promoted without them, with an accepted loss.
+            (&["c 1 7 c", "a@2"], "Rival a"),
+            (&["c 1 7 c", "a@1"], "none"),
+            (&["c 1 7 c a=2", "a@3"], "none"),
+            (&["c 1 7 c", "a 1 7 c", "a@2"], "none"),
+            (&["c 1 7 c", "c@2"], "none"),
         ] {
             assert_eq!(doubt(Safety::Quorum, false, answers), expected, "{answers:?}");
         }

@@ -110,6 +110,14 @@ pub(crate) fn may_take_again(seen: &LeaseContents, own: &Holder) -> bool {
     seen.holder.as_ref().is_none_or(|holder| holder == own) && seen.record.as_ref().is_none_or(is_own)
 }
 
+/// Keeps the record before a promotion in `before`. An earlier try may have left this server's own one in the store.
+pub(crate) fn keep_record(before: &mut Option<SyncRecord>, seen: &LeaseContents, own: &str) {
+    let is_own = seen.record.as_ref().is_some_and(|record| record.primary == own);
+    if !is_own || before.is_none() {
+        before.clone_from(&seen.record);
+    }
+}
+
 /// The order of an operator to promote a standby.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ByHand {

@@ -19,9 +19,10 @@ use reprise_router::{LeaseInfo, LeaseStatus, LostRecords, ReplicationError};
 use crate::{
     cutting,
     database::Database,
-    lease_rules::{ByHand, free_count, may_begin, may_take_again, may_take_over},
+    lease_rules::{ByHand, free_count, keep_record, may_begin, may_take_again, may_take_over},
     lease_store::{Holder, LeaseContents, LeaseStore, StoreError, SyncRecord},
     membership,
+    node_file::epoch_of,
     promotion::Takeover,
     standby_service::NodeReplication,
 };
@@ -111,7 +112,7 @@ struct LeaseManagerState {
     tried: Option<u32>,
     /// Reason for which the last try failed.
     failed: Option<Box<str>>,
-    /// The record before the promotion of this server began.
+    /// The record before the promotion of this server began, until the server leads or the store has it again.
     before: Option<SyncRecord>,
     /// The loss that an operator accepted. Since then the record names this server, whether or not it became the primary.
     accepted: Option<LostRecords>,
@@ -507,7 +508,7 @@ impl LeaseManager {
         let taken = taken.and_then(|epoch| self.take(seen, (epoch, replication.candidates(seen))));
         let mut state = self.lock();
         state.tried = Some(state.epoch);
-        state.before.clone_from(&seen.record);
+        keep_record(&mut state.before, seen, &self.own.name);
         drop(state);
         drop(promoting);
         let is_taken = taken?;
@@ -539,13 +540,16 @@ impl LeaseManager {
         // This server tries again and again, and reports each reason once.
         let is_new = state.failed.as_deref() != Some(reason);
         state.failed = Some(reason.into());
-        let before = state.before.take().filter(|_| state.holds);
+        let before = state.before.clone().filter(|_| state.holds);
         drop(state);
         if is_new {
             self.report(format!("this standby did not take over: {reason}"));
         }
         // If the store refuses, the record names this server, which may try again.
         let is_restored = before.is_some_and(|before| self.store().record(&before).unwrap_or(false));
+        if is_restored {
+            self.lock().before = None;
+        }
         if let (true, Some(replication)) = (is_restored, self.replication.upgrade()) {
             let _ = replication.node.change(cutting::drop_claim); // if it stays, later promises wait for this server
         }
@@ -654,7 +658,7 @@ impl LeaseManager {
     /// Records that this server is the primary. The answer of the promotion reports the accepted loss from here on.
     pub fn record_promotion(&self) {
         let mut state = self.lock();
-        (state.accepted, state.failed) = (None, None);
+        (state.accepted, state.failed, state.before) = (None, None, None);
     }
 
     /// Takes the lease for a promotion by an operator. Some: the loss that the operator accepted.
@@ -690,7 +694,7 @@ impl LeaseManager {
             };
             let mut state = self.lock();
             state.accepted.clone_from(&accepted);
-            state.before.clone_from(&seen.record);
+            keep_record(&mut state.before, &seen, &self.own.name);
             drop(state);
             let claimed = self.claim(&seen, accepted.is_some());
             let epoch = claimed.map_err(ReplicationError::Unavailable)?;
@@ -706,6 +710,13 @@ impl LeaseManager {
         let state = self.lock();
         let holder = state.seen.as_ref()?.holder.as_ref()?;
         holder.url.clone().filter(|_| *holder != self.own)
+    }
+
+    /// Returns the epoch and the name of the primary by the record before the promotion of this server began.
+    pub fn primary_before(&self) -> Option<(Epoch, String)> {
+        let state = self.lock();
+        let record = state.before.as_ref()?;
+        Some((epoch_of(&record.node, record.epoch), record.primary.clone()))
     }
 
     /// Returns the last primary that this server saw in the record, and the count of its epoch, if that is later than `epoch`.

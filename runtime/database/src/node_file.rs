@@ -90,10 +90,9 @@ impl NodeDocument {
         }
     }
 
-    /// Returns the epoch with this count that the node writes. A node without an identity has the writer 0.
+    /// Returns the epoch with this count that the node writes.
     pub(crate) fn own_epoch(&self, count: u32) -> Epoch {
-        let node = u64::from_str_radix(&self.node, 16).unwrap_or_default();
-        Epoch::new(count, NodeId(node).writer())
+        epoch_of(&self.node, count)
     }
 
     /// Returns the safety level of the cluster.
@@ -389,6 +388,12 @@ impl NodeFile {
     pub fn health(&self) -> DirHealth {
         self.read(|document| document.health.clone())
     }
+}
+
+/// Returns the epoch with this count that the node with this identity writes. A node without an identity has the writer 0.
+pub(crate) fn epoch_of(node: &str, count: u32) -> Epoch {
+    let node = u64::from_str_radix(node, 16).unwrap_or_default();
+    Epoch::new(count, NodeId(node).writer())
 }
 
 /// The part for which a directory is opened.

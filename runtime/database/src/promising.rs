@@ -387,6 +387,7 @@ impl NodeReplication {
         let own = self.answer();
         let level = self.replicated_level();
         let unheard = self.synced.unheard(self.shared.clock.boot_ns());
+        let recorded = self.leasing.get().and_then(|leasing| leasing.primary_before());
         let answers = PromiseAnswers {
             level,
             is_heard: unheard.is_none(),
@@ -396,6 +397,7 @@ impl NodeReplication {
                 .map_or(self.log.written_epoch(), |received| received.epoch),
             own: &own,
             others,
+            recorded: recorded.as_ref().map(|(epoch, name)| (*epoch, &**name)),
         };
         let (doubt, names) = answers.doubt()?;
         let cause = match doubt {

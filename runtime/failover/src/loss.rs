@@ -64,6 +64,8 @@ pub struct Basis<'a> {
     pub teller: Option<NodeId>,
     /// Epochs that other nodes claimed, as this one knows.
     pub rivals: &'a [Epoch],
+    /// Epoch of the last primary by the lease's record. None: there is no record, or it names this node.
+    pub recorded: Option<Epoch>,
 }
 
 impl Basis<'_> {
@@ -106,15 +108,31 @@ impl Basis<'_> {
         self.is_complete() && self.newest().is_some_and(|status| status.epoch == self.end.epoch)
     }
 
-    /// Whether a node that did not answer claimed an epoch behind that of `status`: it may lead.
-    fn has_rival(&self, status: &SyncStatus) -> bool {
+    fn claims(&self) -> impl Iterator<Item = Epoch> {
         let promised = self.promises.iter().map(|promise| promise.rival);
-        let answered = |epoch: Epoch| {
-            let mut nodes = self.promises.iter().map(|promise| promise.from).chain([self.node]);
-            nodes.any(|node| node.writer() == epoch.writer())
+        promised.chain(self.rivals.iter().copied())
+    }
+
+    fn writer_answered(&self, epoch: Epoch) -> bool {
+        let mut nodes = self.promises.iter().map(|promise| promise.from).chain([self.node]);
+        nodes.any(|node| node.writer() == epoch.writer())
+    }
+
+    /// Whether a node that did not answer claimed an epoch behind that of `status`: it may lead. At `quorum` such a node needs one of those who
+    /// answered, unless it was promoted although a loss was not excluded. Then the lease's record names it, and none of them promised it anything.
+    fn has_rival(&self, status: &SyncStatus) -> bool {
+        let is_rival = |epoch: Epoch| epoch.is_after(status.epoch) && !self.writer_answered(epoch);
+        if self.level != Safety::Quorum {
+            return self.claims().any(is_rival);
+        }
+        let is_promised = |by: Epoch| {
+            let mut claims = self.claims();
+            claims.any(|claim| claim.writer() == by.writer() && claim.is_after(status.epoch))
         };
-        let mut rivals = promised.chain(self.rivals.iter().copied());
-        rivals.any(|rival| rival.is_after(status.epoch) && !answered(rival))
+        // A primary that starts again counts the standbys that it counted before.
+        let is_same = |by: Epoch| by.writer() == status.primary.writer();
+        self.recorded
+            .is_some_and(|by| is_rival(by) && !is_same(by) && !is_promised(by))
     }
 
     /// Whether this node has everything that was acknowledged at the level of the cluster, as far as those who answered know.
@@ -145,8 +163,7 @@ impl Basis<'_> {
             None
         } else if !self.is_complete() {
             Some(Doubt::TooFewAnswers)
-        } else if self.level != Safety::Quorum && self.has_rival(status) {
-            // At quorum a rival needs one of those who answered.
+        } else if self.has_rival(status) {
             Some(Doubt::Rival)
         } else {
             (self.level == Safety::TwoSafe && !is_led && !self.is_heard).then_some(Doubt::Unheard)

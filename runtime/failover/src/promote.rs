@@ -169,6 +169,10 @@ impl Node {
             is_heard: promotion.request.is_heard,
             teller: promotion.teller,
             rivals: &[self.rival()],
+            recorded: self
+                .record()
+                .filter(|record| record.primary != self.id)
+                .map(|record| record.epoch),
             promises: &promotion.promises,
         })
     }
