@@ -218,9 +218,10 @@ impl Run {
             is_safe: is_safe || self.settings.is_leased,
             what: format!("call {call}, which {name} acknowledged as {}", answer.reached.name()),
         };
-        // Two primaries without a lease can't see each other, and the newest one's log decides which writes are safe. A repeat of a write
-        // that it has, too, is true on either server.
-        let may_be_two = !self.settings.is_leased || (reply.replayed && self.marks.has(place));
+        // Two primaries without a lease can't see each other, and the newest one's log decides which writes are safe. If that one has the write, too, a
+        // repeat is true on either server. If it began with the write, so is a late answer.
+        let is_true = self.marks.began_with(place) || (reply.replayed && self.marks.has(place));
+        let may_be_two = !self.settings.is_leased || is_true;
         self.marks.acknowledged(mark, answer.epoch, may_be_two)?;
         self.see(session, place);
         Ok(())

@@ -109,6 +109,11 @@ impl Marks {
         self.reigns.last().is_some_and(|reign| reign.path.has(place))
     }
 
+    /// Returns whether the newest primary's log had the place at its beginning.
+    pub fn began_with(&self, place: Place) -> bool {
+        self.reigns.last().is_some_and(|reign| reign.begun.has(place))
+    }
+
     /// Records that a primary of this epoch acknowledged a write. No primary of an older epoch may do so any more, unless there
     /// `may_be_two`.
     pub fn acknowledged(&mut self, mark: Mark, epoch: u32, may_be_two: bool) -> Result<(), String> {

@@ -17,7 +17,7 @@ const SEEDS_TOLD: u64 = 60;
 /// Events that do not occur in every such run.
 const RARE: [&str; 3] = ["lease_refused", "deployed_again", "restored"];
 /// Seeds that found a fault once, with that fault.
-const FOUND_ONCE: [(u64, &str); 21] = [
+const FOUND_ONCE: [(u64, &str); 23] = [
     (20_060, "a start that was refused left its epoch in the log"),
     (20_590, "a node whose promotion failed still counted as in sync"),
     (
@@ -62,6 +62,14 @@ const FOUND_ONCE: [(u64, &str); 21] = [
     (
         930_242,
         "a server that began anew answered for the member that had its name",
+    ),
+    (
+        9_003_152,
+        "a promotion at quorum named no loss beside a primary that had been promoted with one",
+    ),
+    (
+        9_003_460,
+        "the judge took a late answer of an earlier reign for that of a second primary",
     ),
 ];
 /// Seeds that are searched for a mutant whose own seed no longer catches it.
