@@ -205,7 +205,7 @@ impl Disk for RealDisk {
     fn lock(&self) -> Result<DiskLock, DiskError> {
         let directory = with_descriptor(|| File::open(&self.root)).map_err(|e| error("lock", &self.root, &e))?;
         match directory.try_lock() {
-            Ok(()) => Ok(DiskLock::new(directory)),
+            Ok(()) => Ok(DiskLock::new(LockedDirectory(directory))),
             Err(TryLockError::WouldBlock) => Err(DiskError::new(
                 "lock",
                 &self.root.display().to_string(),
@@ -218,6 +218,16 @@ impl Disk for RealDisk {
 
     fn describe(&self) -> String {
         self.root.display().to_string()
+    }
+}
+
+/// A locked directory. Its lock ends with it, and not only with the last copy of its descriptor: a process that another thread starts has such a
+/// copy until it runs its program.
+struct LockedDirectory(File);
+
+impl Drop for LockedDirectory {
+    fn drop(&mut self) {
+        let _ = self.0.unlock(); // the lock then ends with the last copy
     }
 }
 
@@ -397,5 +407,17 @@ mod tests {
         assert_eq!(disk.open("a").err().map(|e| e.kind), Some(DiskErrorKind::NotFound));
         let read_only = disk.open_read("c").expect("open");
         assert!(read_only.write_at(0, b"x").is_err());
+    }
+
+    #[test]
+    fn a_lock_ends_although_a_starting_process_has_a_copy_of_its_descriptor() {
+        let directory = tempfile::tempdir().expect("make directory");
+        let locked = File::open(directory.path()).expect("open");
+        locked.try_lock().expect("lock");
+        let copy = locked.try_clone().expect("copy");
+        drop(LockedDirectory(locked));
+        let disk = RealDisk::create(directory.path()).expect("open disk");
+        let _lock = disk.lock().expect("lock");
+        drop(copy);
     }
 }

@@ -2,9 +2,9 @@
 
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_uint, c_void},
-    fs::{File, Metadata},
+    fs::{File, Metadata, TryLockError},
     io,
-    os::{fd::AsRawFd, unix::ffi::OsStrExt, unix::fs::FileTypeExt},
+    os::unix::{ffi::OsStrExt, fs::FileTypeExt},
     path::{Path, PathBuf},
     sync::{
         Arc, Mutex, PoisonError,
@@ -136,7 +136,7 @@ pub struct Pmem {
     persistence: Persistence,
     dirty: Mutex<DirtyRanges>,
     /// The lock on the file, until it is released.
-    lock: Mutex<Option<File>>,
+    lock: Mutex<Option<LockedFile>>,
 }
 
 /// The ranges written since the last `msync`, with [`Persistence::Msync`].
@@ -283,24 +283,31 @@ fn map(
     }
 }
 
-fn lock(path: &Path) -> Result<File, PmemError> {
+/// A locked file. Its lock ends with it, and not only with the last copy of its descriptor: a process that another thread starts has such a copy
+/// until it runs its program.
+struct LockedFile(File);
+
+impl Drop for LockedFile {
+    fn drop(&mut self) {
+        let _ = self.0.unlock(); // the lock then ends with the last copy
+    }
+}
+
+fn lock(path: &Path) -> Result<LockedFile, PmemError> {
     let failed = |error| PmemError::File {
         path: path.to_owned(),
         error,
     };
     let file = File::options().read(true).write(true).open(path).map_err(failed)?;
-    // SAFETY: an open file.
-    match unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } {
-        0 => Ok(file),
-        _ => match io::Error::last_os_error() {
-            error if error.raw_os_error() == Some(libc::EWOULDBLOCK) => Err(PmemError::Used { path: path.to_owned() }),
-            error => Err(failed(error)),
-        },
+    match file.try_lock() {
+        Ok(()) => Ok(LockedFile(file)),
+        Err(TryLockError::WouldBlock) => Err(PmemError::Used { path: path.to_owned() }),
+        Err(TryLockError::Error(error)) => Err(failed(error)),
     }
 }
 
 /// Locks a file, and makes its name durable.
-fn lock_named(path: &Path) -> Result<File, PmemError> {
+fn lock_named(path: &Path) -> Result<LockedFile, PmemError> {
     let file = lock(path)?;
     let parent = path.parent().filter(|parent| !parent.as_os_str().is_empty());
     let synced = File::open(parent.unwrap_or(Path::new("."))).and_then(|folder| folder.sync_all());
