@@ -432,6 +432,7 @@ impl Client {
                 url: self.server_of(&error).to_string(),
                 error: chain(&error),
             },
+            false if error.is_timeout() => ClientError::Http("it does not answer in time".to_owned()),
             false => ClientError::Http(chain(&error)),
         })
     }
@@ -603,7 +604,8 @@ mod tests {
             ("readiness", client.readiness().map(drop)),
         ];
         for (asked, outcome) in outcomes {
-            assert!(matches!(outcome, Err(ClientError::Http(_))), "{asked}: {outcome:?}");
+            let refused = outcome.expect_err(asked).to_string();
+            assert_eq!(refused, "talk to the server: it does not answer in time", "{asked}");
         }
     }
 
