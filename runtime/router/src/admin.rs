@@ -340,6 +340,10 @@ fn deploy(
     consents: Vec<Consent>,
     max_s: u32,
 ) -> Result<(Lsn, Vec<DestroyedItem>), DeployError> {
+    // The log must take the record at the end. Otherwise the server would copy tables and run the migration for nothing.
+    if let Some(reason) = held.tools.refusal() {
+        return Err(DeployError::Log(reason));
+    }
     let shared = held.tools.shared.clone();
     check_record(&shared, &candidate, wasm.len())?;
     let _underway = shared.underway.begin(&candidate.name, max_s, &*shared.clock);

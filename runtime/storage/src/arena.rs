@@ -104,6 +104,11 @@ pub(crate) fn footprint_bytes(len: usize) -> usize {
     slot_of(len).1 * GRANULE_BYTES
 }
 
+/// Returns the bytes that each of many rows of `len` bytes costs here, with its part of the ends of pieces that are too short for a row.
+pub(crate) fn piece_share_bytes(len: usize) -> usize {
+    HUGE_BYTES / (CHUNK_GRANULES / slot_of(len).1)
+}
+
 /// The row bytes of one table.
 #[derive(Default)]
 pub(crate) struct Arena {

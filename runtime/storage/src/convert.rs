@@ -7,7 +7,7 @@ use reprise_abi::{Field, RowLayout, TableSchema, key::KEY_BYTES_MAX, row::ROW_BY
 use crate::{
     digest::fold,
     evolve::TableChange,
-    index::{Index, KeyRefusal},
+    index::{FillError, Index, KeyRefusal},
     indirection::Rid,
     keyplan::{KeyScratch, StoredRow},
     keytext::key_text,
@@ -53,11 +53,14 @@ impl PreparedTable {
                 continue;
             }
             let rows = rows.as_ref().unwrap_or(&stored.rows);
-            if let Err(refused) = fill(&mut index, rows, &layout) {
-                let conflict = refuse_rows(&change.schema, at, &refused, (rows, &layout));
-                return Err(ConvertError::Conflicts(vec![conflict]));
+            match fill(&mut index, rows, &layout, go_on) {
+                Ok(()) => ask(go_on, 0)?,
+                Err(FillError::Ended) => return Err(ConvertError::Ended),
+                Err(FillError::Refused(refused)) => {
+                    let conflict = refuse_rows(&change.schema, at, &refused, (rows, &layout), go_on);
+                    return Err(ConvertError::Conflicts(vec![conflict]));
+                }
             }
-            ask(go_on, 0)?;
             indexes.push(Some(index));
         }
         Ok(Self {
@@ -165,6 +168,12 @@ pub(crate) fn ask(go_on: GoOn<'_>, rows: u64) -> Result<(), ConvertError> {
     }
 }
 
+/// Asks whether to continue, once in `ROWS_AT_ONCE` rows. `count` is the number of rows up to this one, which are not copied.
+#[inline]
+pub(crate) fn is_to_go_on(go_on: GoOn<'_>, count: u64) -> bool {
+    !count.is_multiple_of(ROWS_AT_ONCE) || go_on(0)
+}
+
 /// Returns the stored rows in the changed table's form, with record ids from 0 on.
 fn rewrite(
     stored: &StoredTable,
@@ -221,19 +230,28 @@ fn rewrite(
     Ok(rows)
 }
 
-fn fill(index: &mut Index, rows: &RowHeap, layout: &RowLayout) -> Result<(), KeyRefusal> {
+fn fill(index: &mut Index, rows: &RowHeap, layout: &RowLayout, go_on: GoOn<'_>) -> Result<(), FillError> {
     if rows.count() == u64::from(rows.rids_end()) {
-        return index.fill(rows, layout);
+        return index.fill(rows, layout, go_on);
     }
     let mut scratch = KeyScratch::default();
-    for rid in rows.rids() {
+    for (count, rid) in (1..).zip(rows.rids()) {
+        if !is_to_go_on(go_on, count) {
+            return Err(FillError::Ended);
+        }
         index.insert(rows, layout, rows.at(rid), rid, &mut scratch)?;
     }
     Ok(())
 }
 
-/// Names the rows for which an index can't be made.
-fn refuse_rows(schema: &TableSchema, index: usize, refused: &KeyRefusal, rows: (&RowHeap, &RowLayout)) -> Conflict {
+/// Names the rows for which an index can't be made, if `go_on` allows the search for them.
+fn refuse_rows(
+    schema: &TableSchema,
+    index: usize,
+    refused: &KeyRefusal,
+    rows: (&RowHeap, &RowLayout),
+    go_on: GoOn<'_>,
+) -> Conflict {
     let table = &schema.full_name();
     let (item, what, declared, columns) = match index.checked_sub(1) {
         None => (
@@ -252,7 +270,12 @@ fn refuse_rows(schema: &TableSchema, index: usize, refused: &KeyRefusal, rows: (
             )
         }
     };
-    let keys = IndexKeys { schema, columns, rows };
+    let keys = IndexKeys {
+        schema,
+        columns,
+        rows,
+        go_on,
+    };
     let holds_null = columns.iter().any(|at| schema.columns[*at as usize].nullable);
     let (stored, way_on) = match refused {
         KeyRefusal::Taken => (
@@ -276,9 +299,16 @@ struct IndexKeys<'a> {
     schema: &'a TableSchema,
     columns: &'a [u16],
     rows: (&'a RowHeap, &'a RowLayout),
+    go_on: GoOn<'a>,
 }
 
 impl IndexKeys<'_> {
+    /// Returns the rows to search. The list ends early if the search is to end.
+    fn rids(&self) -> impl Iterator<Item = Rid> + '_ {
+        let rids = (1..).zip(self.rows.0.rids());
+        rids.map_while(move |(count, rid)| is_to_go_on(self.go_on, count).then_some(rid))
+    }
+
     fn key(&self, rid: Rid, columns: &[u16]) -> Vec<u8> {
         let (rows, layout) = self.rows;
         let mut key = Vec::new();
@@ -296,10 +326,10 @@ impl IndexKeys<'_> {
         key.unwrap_or_else(|| format!("number {}", self.rows.0.at(rid).number))
     }
 
-    /// Names two rows of one key. The search takes eight bytes a row, and runs once after a refusal.
+    /// Names two rows of one key. The search takes eight bytes a row, and runs once after a refusal. None: it ended before it found them.
     fn equal_rows(&self) -> Option<String> {
         let hash_of = |rid| fold(0, 0, &self.key(rid, self.columns));
-        let mut hashes: Vec<u64> = self.rows.0.rids().map(hash_of).collect();
+        let mut hashes: Vec<u64> = self.rids().map(hash_of).collect();
         hashes.sort_unstable();
         let twice: BTreeSet<u64> = hashes
             .windows(2)
@@ -307,7 +337,7 @@ impl IndexKeys<'_> {
             .map(|pair| pair[0])
             .collect();
         let mut seen = BTreeMap::new();
-        for rid in self.rows.0.rids().filter(|rid| twice.contains(&hash_of(*rid))) {
+        for rid in self.rids().filter(|rid| twice.contains(&hash_of(*rid))) {
             let key = self.key(rid, self.columns);
             if let Some(first) = seen.get(&key) {
                 let (first, second) = (self.row_text(*first), self.row_text(rid));
@@ -323,12 +353,109 @@ impl IndexKeys<'_> {
 
     /// Names a row whose key is too long.
     fn long_row(&self) -> Option<String> {
-        let mut rids = self.rows.0.rids();
+        let mut rids = self.rids();
         let rid = rids.find(|rid| self.key(*rid, self.columns).len() > KEY_BYTES_MAX)?;
         let bytes = self.key(rid, self.columns).len();
         let row = self.row_text(rid);
         Some(format!(
             "rows with keys that are too long, as {bytes} bytes of the row {row}"
         ))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::cell::Cell;
+
+    use reprise_abi::{ColumnSchema, IndexKind, IndexSchema, ScalarType};
+
+    use super::*;
+    use crate::evolve::plan_change;
+
+    const ROWS: u64 = 3 * ROWS_AT_ONCE;
+
+    /// A table whose last two rows have one `a`. With `has_hole`, a row behind them was deleted.
+    fn filled(has_hole: bool) -> (Store, TableId) {
+        let columns = ["id", "a", "b"].map(|name| ColumnSchema::new(name, ScalarType::I64));
+        let mut store = Store::new();
+        let created = store.create_table(TableSchema::new("t", columns.into(), &[0]));
+        let id = created.expect("schema is valid");
+        store.begin();
+        let mut last = None;
+        for number in 0..ROWS as i64 + i64::from(has_hole) {
+            let a = number.min(ROWS as i64 - 2);
+            let fields = [Field::Int(number), Field::Int(a), Field::Int(number)];
+            let row = store.layout(id).build(&fields);
+            last = Some(store.insert(id, &row).expect("fresh key"));
+        }
+        store.commit();
+        if has_hole {
+            store.begin();
+            store.delete(id, last.expect("there are rows")).expect("live");
+            store.commit();
+        }
+        (store, id)
+    }
+
+    /// The table with another index.
+    fn change_to(store: &Store, id: TableId, index: IndexSchema) -> TableChange {
+        let mut declared = store.schema(id).clone();
+        declared.indexes.push(index);
+        plan_change(store.schema(id), &declared).expect("no conflict")
+    }
+
+    /// Says this many times to continue.
+    fn times(count: u32) -> impl Fn(u64) -> bool {
+        let left = Cell::new(count);
+        move |_| {
+            let now = left.get();
+            left.set(now.saturating_sub(1));
+            now > 0
+        }
+    }
+
+    fn conflict_of(prepared: Result<PreparedTable, ConvertError>) -> String {
+        match prepared.err() {
+            Some(ConvertError::Conflicts(conflicts)) => conflicts[0].stored.clone(),
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn an_index_is_ended_among_its_rows() {
+        for has_hole in [false, true] {
+            let (store, id) = filled(has_hole);
+            for (index, unique) in [("by_b", true), ("by_a", false)] {
+                let column = if unique { 2 } else { 1 };
+                let change = change_to(&store, id, IndexSchema::new(index, &[column], unique));
+                // Three times among the rows, and once behind them.
+                assert!(store.prepare(id, change.clone(), &times(4)).is_ok(), "{index}");
+                let ended = store.prepare(id, change, &times(1));
+                assert_eq!(ended.err(), Some(ConvertError::Ended), "{index}");
+            }
+        }
+    }
+
+    #[test]
+    fn every_kind_of_primary_key_is_ended_among_its_rows() {
+        let (store, id) = filled(false);
+        for kind in [IndexKind::Hash, IndexKind::Dense] {
+            let mut declared = store.schema(id).clone();
+            declared.primary_kind = kind;
+            let change = plan_change(store.schema(id), &declared).expect("no conflict");
+            let ended = store.prepare(id, change, &times(1));
+            assert_eq!(ended.err(), Some(ConvertError::Ended), "{kind:?}");
+        }
+    }
+
+    #[test]
+    fn equal_rows_are_not_named_when_the_search_for_them_is_ended() {
+        let (store, id) = filled(false);
+        let change = change_to(&store, id, IndexSchema::new("one_a", &[1], true));
+        let named = conflict_of(store.prepare(id, change.clone(), &|_| true));
+        assert!(named.starts_with("rows with equal keys, as a="), "{named}");
+        // The index was asked about three times before it met the equal rows.
+        let unnamed = conflict_of(store.prepare(id, change, &times(3)));
+        assert_eq!(unnamed, "rows with equal keys");
     }
 }

@@ -1,14 +1,16 @@
 //! Plans the change from the stored table to the declared one: which parts are kept, added, dropped, renamed and converted, or why it is
 //! impossible.
 //!
-//! A table is stored as its owner declares it. Columns are matched by their names, or by their former names (`was`).
+//! A table is stored as its owner declares it, except that stored indexes keep their order. Columns are matched by their names, or by their
+//! former names (`was`).
 
 use std::collections::BTreeSet;
 
-use reprise_abi::{ColumnSchema, TablePlacement, TableSchema};
+use reprise_abi::{ColumnSchema, IndexSchema, TablePlacement, TableSchema};
 use reprise_base::named_enum;
 
 use crate::{
+    index_order::indexes_in_stored_order,
     misfits::{RowCheck, RowRule, fits_back, widens},
     schema::{
         Conflict, ConflictPlace, check_table, describe_column, describe_index, describe_placement, describe_type, names,
@@ -18,7 +20,7 @@ use crate::{
 /// The change of the stored table to the declared one. No row was read for it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TableChange {
-    /// The table as it will be stored.
+    /// The table as it will be stored. Its stored indexes keep their order, whatever the declared order is.
     pub schema: TableSchema,
     /// The steps of the change, for people.
     pub steps: Vec<ChangeStep>,
@@ -426,7 +428,11 @@ impl Planner<'_> {
     }
 
     fn finish(mut self, columns: Vec<Option<u16>>) -> TableChange {
-        let (stored, target) = (self.stored, self.declared);
+        let stored = self.stored;
+        let target = TableSchema {
+            indexes: indexes_in_stored_order(stored, self.declared),
+            ..self.declared.clone()
+        };
         let is_same = |(at, source): (usize, &Option<u16>)| {
             let (known, column) = (stored.columns.get(at), &target.columns[at]);
             *source == Some(at as u16)
@@ -438,7 +444,7 @@ impl Planner<'_> {
         let mut indexes = Vec::with_capacity(target.indexes.len());
         for index in &target.indexes {
             let from = index.columns.iter().map(|column| columns[*column as usize]);
-            let is_it = |known: &reprise_abi::IndexSchema| {
+            let is_it = |known: &IndexSchema| {
                 known.name == index.name
                     && known.unique == index.unique
                     && from.clone().eq(known.columns.iter().map(|column| Some(*column)))
@@ -449,7 +455,7 @@ impl Planner<'_> {
                     true => ChangeAction::Convert,
                     false => ChangeAction::Add,
                 };
-                self.record(action, "index", &index.name, describe_index(target, index));
+                self.record(action, "index", &index.name, describe_index(&target, index));
             }
             indexes.push(kept.filter(|_| !rewrites_rows));
         }
@@ -459,7 +465,7 @@ impl Planner<'_> {
             }
         }
         TableChange {
-            schema: as_stored(target.clone()),
+            schema: as_stored(target),
             steps: self.steps,
             columns,
             checks: self.checks,

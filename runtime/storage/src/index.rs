@@ -25,6 +25,7 @@ use crate::{
     treekey::{Edge, Long, TreeKey, Wide},
 };
 
+pub(crate) use fill::FillError;
 pub use prefetch::PrefetchState;
 use scan::{count_tree, edges_from, first_in_tree, page_tree, scan_tree};
 

@@ -25,6 +25,7 @@ mod evolve;
 mod growth;
 mod hash;
 mod index;
+mod index_order;
 mod indirection;
 mod insert;
 mod intkey;

@@ -4,12 +4,12 @@
 
 use std::sync::Arc;
 
-use reprise_abi::ReadSpan;
+use reprise_abi::{ReadSpan, row::ROW_BYTES_MAX};
 use reprise_base::Budget;
 use reprise_pages::prefetch;
 
 use crate::{
-    arena::{Arena, Location, footprint_bytes},
+    arena::{Arena, Location, footprint_bytes, piece_share_bytes},
     indirection::{Indirection, Rid},
     keyplan::StoredRow,
     numbers::{NUMBER_ENTRY_BYTES, NumberTaken, Numbers},
@@ -83,6 +83,18 @@ impl RowHeap {
     /// Returns the bytes that the rows cost, with indirection and rounding: a function of the rows alone.
     pub fn nominal_bytes(&self) -> u64 {
         self.nominal_bytes
+    }
+
+    /// Estimates the bytes that the rows would take beyond their present ones if each were `bytes` longer.
+    pub fn growth_bytes(&self, bytes: usize) -> u64 {
+        if self.count == 0 || bytes == 0 {
+            return 0;
+        }
+        let other = PLACE_BYTES + NUMBER_ENTRY_BYTES * self.numbers.is_some() as usize;
+        let mean = (self.nominal_bytes.div_ceil(self.count) as usize).saturating_sub(other);
+        // A row that would be too long is refused when it is made.
+        let grown = piece_share_bytes((mean + bytes).min(ROW_BYTES_MAX + NUMBER_BYTES));
+        self.count * grown.saturating_sub(mean) as u64
     }
 
     pub fn memory_bytes(&self) -> usize {

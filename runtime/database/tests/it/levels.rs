@@ -5,9 +5,13 @@ use std::sync::Arc;
 use reprise_backup::{Point, restore};
 use reprise_base::Safety;
 use reprise_database::{Database, OpenError};
-use reprise_router::PromoteOptions;
+use reprise_router::{DeployError, LogRefusal, PromoteOptions, ReplyOutcome};
 
-use crate::common::close;
+use crate::common::{
+    close, fill_bank, i64s,
+    parts::{Parts, TABLE, module},
+    submit,
+};
 use crate::following::{
     Cluster, FORCED, bootstrap, document, follow_primary, service, wait_in_sync, wait_seen, wait_until,
 };
@@ -180,4 +184,31 @@ fn cluster_leaves_very_safe_once_no_standby_that_counts_is_away() {
             }
         }
     }
+}
+
+/// The migration fails whenever it runs. The refusal says that the server did not run it.
+#[test]
+fn deployment_begins_nothing_when_the_level_refuses_its_record() {
+    let cluster = Cluster::new();
+    let primary = lead(&cluster, Safety::Quorum);
+    let standby = cluster.standby_of(&primary, "s1");
+    fill_bank(&primary, 10);
+    close(standby);
+    wait_until("writes are refused", || {
+        let reply = submit(&primary, &[("open", None, i64s(&[70, 1]))]);
+        let outcome = reply.get(0).outcome;
+        matches!(outcome, ReplyOutcome::StandbyUnavailable(_))
+    });
+    let failing = module(&Parts {
+        migration: Some("never"),
+        body: "unreachable",
+        ..TABLE
+    });
+    match primary.router().deploy("m", &failing).err() {
+        Some(DeployError::Log(LogRefusal::StandbyUnavailable(_))) => {}
+        other => panic!("{other:?}"),
+    }
+    assert!(!primary.router().deployed().current.contains_key("m"));
+    cluster.no_primary();
+    close(primary);
 }

@@ -5,9 +5,10 @@ use std::path::Path;
 
 use crate::common::{
     Consenting, close, digest_now, fill_bank, i64s,
-    parts::{K, Parts, TABLE, module},
-    snapshot, submit, take, wasm,
+    parts::{B, K, Parts, TABLE, module},
+    snapshot, submit, submit_to, take, wasm,
 };
+use reprise_abi::value::push_bytes;
 use reprise_base::{MemoryKind, limits::MEMORY_MAX_LIMIT};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, OpenError};
 use reprise_router::{DeployError, Failure, InstallError, ReplyOutcome};
@@ -139,6 +140,54 @@ fn a_deployment_that_takes_more_than_there_is_leaves_nothing() {
     drop(most);
     database.router().deploy("voter", &wasm("voter")).expect("room again");
     database.close().expect("close");
+}
+
+/// A column of text whose default has this many bytes.
+fn text_column(bytes: usize) -> String {
+    let mut default = Vec::new();
+    push_bytes(&mut default, &vec![b'x'; bytes]);
+    let hex: String = default.iter().map(|byte| format!("{byte:02x}")).collect();
+    format!(r#"{{"name":"text","type":"text","nullable":false,"default":"{hex}"}}"#)
+}
+
+/// The rows have room, and their copies with the default have none. Without the refusal, the server could not open the database again.
+#[test]
+fn deployment_is_refused_when_the_default_of_a_new_column_has_no_room() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let with = |max| config(dir.path(), 2, LogPolicy::Command, max);
+    let database = open(with(MAX_BYTES)).expect("open");
+    database.router().deploy("m", &module(&TABLE)).expect("deployed");
+    for from in [0, BATCH_CALLS] {
+        let calls: Vec<_> = (from..from + BATCH_CALLS)
+            .map(|k| ("m", "put", None, i64s(&[k])))
+            .collect();
+        let reply = submit_to(&database, &calls);
+        for at in 0..reply.len() {
+            assert_eq!(*reply.get(at).outcome, ReplyOutcome::Committed);
+        }
+    }
+    let digest = digest_now(&database);
+    let text = text_column(8_000);
+    let wider = module(&Parts {
+        tables: &[("t", &[K, B, text.as_str()], r#""k""#)],
+        row_bytes: 20,
+        ..TABLE
+    });
+    match database.router().deploy("m", &wider).err() {
+        Some(DeployError::Install(InstallError::Memory { bytes, max })) => {
+            assert!(bytes > 2 * BATCH_CALLS as u64 * 8_000, "{bytes} bytes");
+            assert_eq!(max, MAX_BYTES);
+        }
+        other => panic!("{other:?}"),
+    }
+    assert_eq!(digest_now(&database), digest, "nothing was changed");
+    close(database);
+    let database = open(with(MAX_BYTES)).expect("opens again");
+    assert_eq!(digest_now(&database), digest);
+    close(database);
+    let database = open(with(u64::MAX)).expect("opens again");
+    database.router().deploy("m", &wider).expect("there is room");
+    close(database);
 }
 
 /// A version with this many tables of 250 columns each; no two have the same description.

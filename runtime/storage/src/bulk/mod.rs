@@ -6,7 +6,7 @@ use reprise_abi::RowLayout;
 use reprise_wire::{CheckpointRows, WireError};
 
 use crate::{
-    index::Index,
+    index::{FillError, Index},
     keyplan::StoredRow,
     numbers::NUMBER_MAX,
     rows::RowHeap,
@@ -113,7 +113,10 @@ impl IndexLoad<'_> {
 
     /// Builds the index. It refuses rows that the index could not hold together.
     pub fn build(self) -> Result<(), WriteError> {
-        let built = self.index.fill(self.rows, self.layout);
-        built.map_err(|refused| write_error(refused, self.number as usize))
+        match self.index.fill(self.rows, self.layout, &|_| true) {
+            Ok(()) => Ok(()),
+            Err(FillError::Refused(refused)) => Err(write_error(refused, self.number as usize)),
+            Err(FillError::Ended) => unreachable!("a load is never ended"),
+        }
     }
 }

@@ -153,7 +153,7 @@ impl Next<'_> {
         if self.model.is_used_by_others(self.module, &full) {
             self.must_pass = false;
         }
-        match self.below(16) {
+        match self.below(17) {
             0..3 => self.add_column(at),
             3..5 => self.drop_column(at),
             5..7 => self.rename_column(at),
@@ -164,6 +164,7 @@ impl Next<'_> {
             12 => self.tables[at].indexes.clear(),
             13 => self.rename_table(at),
             14 => self.tables[at].shared = self.below(3) > 0,
+            15 => self.reorder_indexes(at),
             _ => self.break_rule(at),
         }
     }
@@ -204,6 +205,10 @@ impl Next<'_> {
         schema.shared = true;
         if self.below(2) == 0 {
             schema.indexes.clear();
+        }
+        if self.below(2) == 0 {
+            // A user finds indexes by their names, whatever their order is.
+            schema.indexes.reverse();
         }
         if self.below(3) == 0 && schema.columns.len() > 1 && schema.indexes.is_empty() {
             schema.columns.pop();
@@ -355,6 +360,15 @@ impl Next<'_> {
             columns.push(column);
         }
         table.indexes.push(IndexSchema { name, columns, unique });
+    }
+
+    /// Indexes change places in the declaration. The stored ones keep theirs.
+    fn reorder_indexes(&mut self, at: usize) {
+        let count = self.tables[at].indexes.len();
+        if count > 1 {
+            let turned = 1 + self.below(count - 1);
+            self.tables[at].indexes.rotate_left(turned);
+        }
     }
 
     fn rename_table(&mut self, at: usize) {

@@ -1,9 +1,10 @@
 //! The tables as people think of them: rows by key, values by the names of their columns.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use reprise_abi::{
-    ColumnSchema, Field, ModuleSchema, RowLayout, ScalarType, TableSchema, describe::write_json, value::push_bytes,
+    ColumnSchema, Field, IndexSchema, ModuleSchema, RowLayout, ScalarType, TableSchema, describe::write_json,
+    value::push_bytes,
 };
 use reprise_env::sim::FaultRandom;
 
@@ -156,6 +157,11 @@ impl Model {
         let places = self.places.of(module, &bytes);
         self.places.retire(module);
         let (mut changed, mut moves) = (Vec::new(), Moves::new());
+        let claimed = places.iter().flatten().map(|(full, _)| full);
+        let claimed: BTreeSet<_> = claimed
+            .filter(|full| self.tables.contains_key(*full))
+            .cloned()
+            .collect();
         for (at, table) in declared.tables.iter().enumerate() {
             if !table.owner.is_empty() {
                 continue;
@@ -165,10 +171,11 @@ impl Model {
             let place = place.filter(|(full, _)| self.tables.contains_key(full));
             let (before, known) = match &place {
                 Some((full, _)) => (full.clone(), self.tables.remove(full)),
-                None => self.take_by_name(declared, table),
+                None => self.take_by_name(declared, table, &claimed),
             };
-            let mut rows = BTreeMap::new();
+            let (mut rows, mut indexes) = (BTreeMap::new(), table.indexes.clone());
             if let Some(known) = known {
+                indexes = in_stored_order(&known.schema.indexes, &table.indexes);
                 let sources = match place {
                     Some((_, columns)) => columns,
                     None => sources_by_name(table, &known.schema),
@@ -184,6 +191,7 @@ impl Model {
                 rows = carried.collect();
             }
             let mut schema = table.clone();
+            schema.indexes = indexes;
             schema.owner = module.clone();
             schema.was = None;
             schema.columns.iter_mut().for_each(|column| column.was = None);
@@ -195,17 +203,27 @@ impl Model {
         self.modules.insert(module.clone(), declared.tables.clone());
     }
 
-    /// Takes the stored table of a declaration out, by its name or the one that it had.
-    fn take_by_name(&mut self, declared: &Declared, table: &TableSchema) -> (String, Option<Table>) {
+    /// Takes the stored table of a declaration out, by its name or the one that it had. Another declared table of the same version may have
+    /// claimed it by its place.
+    fn take_by_name(
+        &mut self,
+        declared: &Declared,
+        table: &TableSchema,
+        claimed: &BTreeSet<String>,
+    ) -> (String, Option<Table>) {
         let name = full_name(&declared.module, table);
-        if let Some(known) = self.tables.remove(&name) {
+        let mut take = |full: &str| match claimed.contains(full) {
+            true => None,
+            false => self.tables.remove(full),
+        };
+        if let Some(known) = take(&name) {
             return (name, Some(known));
         }
         let is_own = |other: &&TableSchema| other.owner.is_empty();
         let keeps = |was: &str| declared.tables.iter().filter(is_own).any(|other| other.name == was);
         let was = table.was.as_ref().filter(|was| !keeps(was));
         let was = was.map_or(String::new(), |was| format!("{}.{was}", declared.module));
-        let known = self.tables.remove(&was);
+        let known = take(&was);
         (was, known)
     }
 
@@ -326,6 +344,25 @@ fn sources_by_name(declared: &TableSchema, before: &TableSchema) -> Vec<Option<S
             .cloned()
     };
     declared.columns.iter().map(source).collect()
+}
+
+/// Returns the declared indexes as they are stored. Those of a stored name keep their order among each other.
+fn in_stored_order(stored: &[IndexSchema], declared: &[IndexSchema]) -> Vec<IndexSchema> {
+    let mut kept: Vec<(usize, &IndexSchema)> = declared
+        .iter()
+        .filter_map(|index| Some((place_of(stored, index)?, index)))
+        .collect();
+    kept.sort_by_key(|(at, _)| *at);
+    let mut kept = kept.into_iter().map(|(_, index)| index.clone());
+    let indexes = declared.iter().map(|index| match place_of(stored, index) {
+        Some(_) => kept.next().expect("as many as were found"),
+        None => index.clone(),
+    });
+    indexes.collect()
+}
+
+fn place_of(stored: &[IndexSchema], index: &IndexSchema) -> Option<usize> {
+    stored.iter().position(|known| known.name == index.name)
 }
 
 /// A row under the declaration that came after it.
