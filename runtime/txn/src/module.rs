@@ -219,20 +219,34 @@ impl Deployed {
         candidate.schema.on_deploy.as_ref().is_some_and(is_new)
     }
 
-    /// Records that the tables have had the module's migration. If its bytes are those of a former version, the tables go back, and have
-    /// had only the migrations of that version.
+    /// Records that the tables have had the module's migration. If its bytes are those of a former version, the tables go back. They then
+    /// keep only the names that they had while that version was in service.
     pub(crate) fn record_migration(&mut self, candidate: &Candidate) {
-        let mut versions = self.versions.iter();
-        let is_former = versions.any(|module| module.name == candidate.name && module.hash == candidate.hash);
-        let listed = candidate.schema.on_deploy.as_ref().filter(|name| !name.is_empty());
+        let former = self.migrations_of_former(&candidate.name, &candidate.hash);
         let names = self.migrations.entry(candidate.name.clone()).or_default();
-        if is_former {
-            names.retain(|name| listed == Some(name));
+        if let Some(former) = former {
+            names.retain(|name| former.contains(name));
         }
-        names.extend(listed.cloned());
+        names.extend(migration_name(&candidate.schema).cloned());
         if names.is_empty() {
             self.migrations.remove(&candidate.name);
         }
+    }
+
+    /// Returns the names of the migrations that the tables had under the module's newest version with these bytes. They follow from the
+    /// order of the deployments alone, which replay and checkpoints have. None: no version has these bytes.
+    fn migrations_of_former(&self, module: &str, hash: &[u8; 32]) -> Option<BTreeSet<String>> {
+        let mut by_hash: BTreeMap<[u8; 32], BTreeSet<&String>> = BTreeMap::new();
+        let mut names: BTreeSet<&String> = BTreeSet::new();
+        for version in self.versions.iter().filter(|version| version.name == module) {
+            if let Some(former) = by_hash.get(&version.hash) {
+                names.retain(|name| former.contains(name));
+            }
+            names.extend(migration_name(&version.schema));
+            by_hash.insert(version.hash, names.clone());
+        }
+        let found = by_hash.remove(hash)?;
+        Some(found.into_iter().cloned().collect())
     }
 
     /// Returns the deployment with one more procedure that takes no calls. Err: there is no such procedure.
@@ -265,4 +279,9 @@ impl Deployed {
         let numbered = tables.map(|(at, table)| (TableId(at as u16), table));
         numbered.filter(|(_, table)| !table.is_dropped())
     }
+}
+
+/// Returns the name of the migration that the module lists, if it has a name.
+fn migration_name(schema: &ModuleSchema) -> Option<&String> {
+    schema.on_deploy.as_ref().filter(|name| !name.is_empty())
 }

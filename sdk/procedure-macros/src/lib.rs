@@ -74,7 +74,7 @@ pub fn procedure(options: TokenStream, item: TokenStream) -> TokenStream {
 /// from_version: u32)`. It is listed in `module! { …, on_deploy: migrate }`.
 ///
 /// The server keeps the names of the migrations that a module's tables have had. A migration with such a name does not run again, so it may
-/// stay in the source. Another migration takes another name. A rollback takes off the names that the former version does not list.
+/// stay in the source. Another migration takes another name. A rollback takes off the names that came after the former version.
 ///
 /// It runs once on each partition, in a transaction of that partition, before the version goes into service. It sees the tables as the new
 /// version declares them, reads all of the module's tables and writes its own. `from_version` is the number of the version whose rows the

@@ -28,7 +28,7 @@ use crate::{
 /// keeps their rows. Tables and columns get their earlier names back. Integers become narrow again if every value fits, and variants
 /// of an enum go if no row has them. A conflict has the number of rows that prevent this, and the key of one.
 ///
-/// The version's migration runs, unless its tables have had it. The server forgets migrations that the version does not list. What
+/// The version's migration runs, unless its tables have had it. The server forgets migrations that came after the version. What
 /// the rollback would destroy needs consent. The log and the checkpoints keep the bytes of the last five versions of a module, so
 /// standbys and backups have them. Upload older versions as files.
 #[utoipa::path(

@@ -7,6 +7,7 @@ use crate::common::{
     parts::{B, K, Parts, TABLE, module},
     recovered, take,
 };
+use crate::schema::module_over;
 use reprise_database::{Database, DatabaseConfig};
 use reprise_router::{Consent, DeployError, InstallError, LogBody, PlanSummary, ReplyOutcome};
 
@@ -44,6 +45,7 @@ fn missing(plan: &PlanSummary, given: &[Consent]) -> Vec<String> {
 }
 
 fn planned(database: &Database, wasm: &[u8]) -> PlanSummary {
+    common::publish_counts(database);
     database.router().plan_deploy("m", wasm).expect("planned").summary
 }
 
@@ -309,4 +311,98 @@ fn migration_runs_once_until_a_rollback_takes_its_name_off() {
         database.close().expect("closed");
         assert_eq!(had(&open(dir.path())), Vec::<String>::new());
     }
+}
+
+#[test]
+fn rollback_runs_no_migration_that_the_tables_had_before_its_version() {
+    for checkpoint in [false, true] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let mut database = open(dir.path());
+        let version = |name, procedures| {
+            module(&Parts {
+                migration: Some(name),
+                procedures,
+                ..TABLE
+            })
+        };
+        let [a, b, c] = ["a", "b", "c"].map(|name| version(name, &[]));
+        let migrates = |database: &Database, wasm: &[u8]| {
+            let migrates = planned(database, wasm).migrates;
+            database.router().deploy_consenting("m", wasm).expect("deployed");
+            migrates
+        };
+        let had = |database: &Database| {
+            let deployed = database.router().deployed();
+            let names = deployed.migrations.get("m").into_iter().flatten().cloned();
+            names.collect::<Vec<_>>()
+        };
+        let reopened = |database: Database| {
+            if checkpoint {
+                take(&database);
+            }
+            let before = (digest_now(&database), had(&database));
+            database.close().expect("closed");
+            let database = open(dir.path());
+            assert_eq!((digest_now(&database), had(&database)), before);
+            database
+        };
+        assert!(migrates(&database, &a));
+        (0..5).for_each(|k| put(&database, k));
+        assert!(migrates(&database, &b));
+        assert!(migrates(&database, &c));
+        database.router().remove_consenting("m").expect("removed");
+        assert!(!migrates(&database, &c), "deployed again by file");
+        assert_eq!(had(&database), ["a", "b", "c"]);
+        database = reopened(database);
+        assert!(!migrates(&database, &b), "back to the second version");
+        assert_eq!(had(&database), ["a", "b"]);
+        database = reopened(database);
+        assert!(!migrates(&database, &a), "back to the first version");
+        assert_eq!(had(&database), ["a"]);
+        assert!(migrates(&database, &c), "the rollback took it off");
+        assert_eq!(had(&database), ["a", "c"]);
+        database = reopened(database);
+        assert!(!migrates(&database, &version("a", &["fix"])), "left in the source");
+        assert_eq!(had(&database), ["a", "c"]);
+        database.close().expect("closed");
+    }
+}
+
+#[test]
+fn last_user_of_a_shared_table_needs_consent_when_its_owner_has_left() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    let columns = [K, B].join(",");
+    let user = |row_bytes| module_over(r#""m.t","shared":true"#, &columns, "", row_bytes);
+    let owner = module_over(r#""t","shared":true"#, &columns, "", 16);
+    router.deploy("m", &owner).expect("deployed");
+    router.deploy("u", &user(16)).expect("deployed");
+    (0..2).for_each(|k| put(&database, k));
+    let lost = |refusal: Option<DeployError>| match refusal {
+        Some(DeployError::Install(InstallError::Consent { plan, .. })) => missing(&plan, &[]),
+        other => panic!("{other:?}"),
+    };
+    assert_eq!(
+        lost(router.remove("m", &[]).err()),
+        ["drop-procedure:m.put", "drop-procedure:m.size"],
+        "its user stays"
+    );
+    router.remove_consenting("m").expect("removed");
+    assert_eq!(
+        lost(router.remove("u", &[]).err()),
+        [
+            "drop-procedure:u.put",
+            "drop-procedure:u.size",
+            "abandon-table:m.t (2 rows)"
+        ]
+    );
+    assert_eq!(
+        lost(router.deploy("u", &module(&TABLE)).err()),
+        ["drop-procedure:u.size", "abandon-table:m.t (2 rows)"],
+        "a version with a table of its own alone"
+    );
+    router.deploy("u", &user(24)).expect("it still uses the table");
+    router.remove_consenting("u").expect("removed");
+    assert!(router.deployed().table("m.t").is_some(), "the rows stay");
 }

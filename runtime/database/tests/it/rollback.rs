@@ -1,7 +1,11 @@
 //! The way back over tables that have changed since. They become the former ones, also at a replay, or nothing is changed.
 
 use crate::{
-    common::{Consenting, checkpointer, close, digest_now, take},
+    common::{
+        Consenting, checkpointer, close, digest_now,
+        parts::{self, Parts},
+        publish_counts, take,
+    },
     following::{ACCEPTING, Cluster, service, wait_seen},
     schema::{module, module_over, open, put},
 };
@@ -43,6 +47,7 @@ fn deploy(database: &Database, wasm: &[u8]) {
 /// The conflicts of a deployment, which changes nothing, and whose plan says the same.
 fn conflicts(database: &Database, wasm: &[u8]) -> Vec<Conflict> {
     let digest = digest_now(database);
+    publish_counts(database);
     let planned = database.router().plan_deploy("a", wasm).expect("planned").summary;
     let refused = match database.router().deploy_consenting("a", wasm).err() {
         Some(DeployError::Install(InstallError::Conflicts(conflicts))) => conflicts,
@@ -76,6 +81,7 @@ fn renamed_and_wider_columns_go_back_with_their_values_also_behind_a_replay_and_
     deploy(&database, &first());
     (1..=3).for_each(|k| put(&database, "a", k));
     let digest = digest_now(&database);
+    publish_counts(&database);
     let forward = database.router().plan_deploy("a", &second()).expect("planned").summary;
     let way_back = forward.way_back.expect("a version is in service");
     assert_eq!(way_back.conflicts, []);
@@ -147,6 +153,7 @@ fn column_without_a_default_is_gone_for_good_and_the_plan_says_so_before() {
     let without = r#"{"name":"k","type":"i64","nullable":false}"#;
     deploy(&database, &first());
     (1..=3).for_each(|k| put(&database, "a", k));
+    publish_counts(&database);
     let forward = database
         .router()
         .plan_deploy("a", &module(without, "", 8))
@@ -198,6 +205,47 @@ fn version_that_goes_back_beside_a_table_of_the_former_name_is_replayed() {
     let database = open(dir.path());
     assert_eq!(digest_now(&database), digest);
     close(database);
+}
+
+/// A renamed table has the name of a dropped one. The first version gets the renamed table back with its rows, and the dropped one empty.
+#[test]
+fn dropped_table_gets_no_rows_of_the_renamed_one_that_has_its_name_when_a_version_goes_back() {
+    const COLUMNS: &[&str] = &[parts::K, parts::B];
+    let version = |names: &[&str]| {
+        let tables: Vec<_> = names.iter().map(|name| (*name, COLUMNS, r#""k""#)).collect();
+        parts::module(&Parts {
+            tables: &tables,
+            ..parts::TABLE
+        })
+    };
+    let rows = |database: &Database, name: &str| {
+        let deployed = database.router().deployed();
+        let (id, _) = deployed.table(name).expect("it is stored");
+        let request = RowsRequest {
+            table: id.0,
+            limit: 100,
+            ..RowsRequest::default()
+        };
+        database.router().table_rows(request).expect("rows").rows.len()
+    };
+    for first in [["y", "x"], ["x", "y"]] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let database = open(dir.path());
+        deploy(&database, &version(&first));
+        deploy(&database, &version(&["x"]));
+        database.router().drop_table("a.y").expect("dropped");
+        (1..=2).for_each(|k| put(&database, "a", k));
+        deploy(&database, &version(&["y was x"]));
+        assert_eq!(rows(&database, "a.y"), 2);
+        deploy(&database, &version(&first));
+        assert_eq!((rows(&database, "a.x"), rows(&database, "a.y")), (2, 0), "{first:?}");
+        let digest = digest_now(&database);
+        close(database);
+        let database = open(dir.path());
+        assert_eq!(digest_now(&database), digest, "{first:?}");
+        assert_eq!((rows(&database, "a.x"), rows(&database, "a.y")), (2, 0), "{first:?}");
+        close(database);
+    }
 }
 
 /// The standby knows the places of the first version's columns from the records alone. It opened no checkpoint with the second version.

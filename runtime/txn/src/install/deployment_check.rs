@@ -175,8 +175,8 @@ impl<'a> DeploymentCheck<'a> {
             return Ok(DeclaredTarget::Own(id, table));
         }
         let was = declared.was.as_deref().filter(|was| !self.declares(was));
-        let before = was.and_then(|was| self.deployed.owned(module, was));
-        let found = match (self.deployed.owned(module, &declared.name), before) {
+        let before = was.and_then(|was| self.find_by_name(at, declared, was));
+        let found = match (self.find_by_name(at, declared, &declared.name), before) {
             // A record lists each table that it changes. Another one had its name before, whatever `was` finds now.
             (Some(id), Some(_)) if matches!(self.rules, DeploymentRules::Replay(_)) => Some(id),
             (Some(_), Some(_)) => {
@@ -213,6 +213,21 @@ impl<'a> DeploymentCheck<'a> {
             DeploymentRules::Replay(logged) => logged.iter().find(|table| table.table == name),
             DeploymentRules::Deployment(_) | DeploymentRules::WayBack => None,
         }
+    }
+
+    /// Returns the module's stored table of this name, unless another declared table comes from it. Otherwise a dropped table would take
+    /// the rows of a renamed one.
+    fn find_by_name(&self, at: usize, declared: &TableSchema, name: &str) -> Option<TableId> {
+        let id = self.deployed.owned(self.name, name)?;
+        let mut origins = self.origins.iter().flat_map(|origins| origins.iter().enumerate());
+        let returns = origins.any(|(other, origin)| other != at && origin.as_ref().is_some_and(|it| it.table == id));
+        let logged: &[TableSources] = match self.rules {
+            DeploymentRules::Replay(logged) => logged,
+            DeploymentRules::Deployment(_) | DeploymentRules::WayBack => &[],
+        };
+        let mut logged = logged.iter();
+        let is_logged = logged.any(|other| other.table != declared.name && other.was == name);
+        (!returns && !is_logged).then_some(id)
     }
 
     /// Returns the stored table that the declared one was before, unless another table that stays has its name.

@@ -45,10 +45,13 @@ impl DeploymentCheck<'_> {
         }
         summary.estimated_ms = work_ns.div_ceil(1_000_000);
         if let Some(former) = self.deployed.current.get(self.name) {
-            let kept = self.changes.iter().filter_map(|change| match change {
+            let own = self.changes.iter().filter_map(|change| match change {
                 DeclaredChange::Change(id, _) => Some(*id),
                 DeclaredChange::Create(_) => None,
             });
+            let declared = self.schema.tables.iter();
+            let of_others = declared.filter(|table| !table.owner.is_empty() && table.owner != self.name);
+            let kept = own.chain(of_others.filter_map(|table| self.deployed.table_of(self.name, table)));
             summary.procedures = procedure_changes(&former.schema, self.schema);
             summary.abandoned = abandoned(self.deployed, former, &kept.collect(), counts);
             summary.record_lost(self.name);
@@ -183,7 +186,8 @@ pub fn outline_removal(deployed: &Deployed, name: &str, counts: &dyn StoredCount
     Some(summary)
 }
 
-/// Returns the tables of a version in service that it alone declares, other than those that are kept.
+/// Returns the tables that the version declares and no other module in service does, without the kept ones. Tables of other modules count,
+/// too, because their owner may have left before.
 fn abandoned(
     deployed: &Deployed,
     former: &Module,
@@ -194,12 +198,8 @@ fn abandoned(
     let used: BTreeSet<TableId> = others
         .flat_map(|module| module.tables.iter().map(|bound| bound.table))
         .collect();
-    let own = former
-        .tables
-        .iter()
-        .filter(|bound| bound.is_own)
-        .map(|bound| bound.table);
-    let left = own.filter(|id| !kept.contains(id) && !used.contains(id));
+    let bound = former.tables.iter().map(|bound| bound.table);
+    let left = bound.filter(|id| !kept.contains(id) && !used.contains(id));
     left.map(|id| {
         let stored = &deployed.tables[id.0 as usize];
         OrphanedTable {
