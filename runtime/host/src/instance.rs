@@ -189,6 +189,7 @@ impl Instance {
         if let (Some(hot), Some(grant)) = (&mut live.hot, kept) {
             hot.count_in(grant);
         }
+        live.set_layouts(self.module.layouts());
         match code.fresh {
             true => live.find_entry(&self.module.entries()[procedure_index])?,
             false => live.find_entries(&self.module)?,

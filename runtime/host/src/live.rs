@@ -2,7 +2,9 @@
 
 use std::sync::Arc;
 
-use reprise_abi::{ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, Plans, RESULT_BUFFER_EXPORT, calls::BUFFER_BYTES_MAX};
+use reprise_abi::{
+    ARGS_BUFFER_EXPORT, DESCRIBE_EXPORT, Plans, RESULT_BUFFER_EXPORT, RowLayout, calls::BUFFER_BYTES_MAX,
+};
 use reprise_base::Budget;
 use reprise_pages::Mappings;
 use wasmtime::{Caller, Extern, Func, ModuleExport, Ref, Store, TypedFunc, unix::StoreExt};
@@ -196,10 +198,14 @@ impl LiveInstance {
         }
     }
 
-    pub fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
+    /// Sets the layouts of the module's tables. Without them, every host call that moves columns fails.
+    pub fn set_layouts(&mut self, layouts: Arc<[RowLayout]>) {
         let state = self.store.data_mut();
-        state.layouts = module.layouts();
-        state.plans = state.layouts.iter().map(|_| Plans::default()).collect();
+        state.plans = layouts.iter().map(|_| Plans::default()).collect();
+        state.layouts = layouts;
+    }
+
+    pub fn find_entries(&mut self, module: &CompiledModule) -> Result<(), HostError> {
         module.entries().iter().try_for_each(|export| self.find_entry(export))
     }
 

@@ -74,7 +74,7 @@ struct ModuleInner {
     description: Arc<[u8]>,
     /// The entry of each of the schema's procedures, and behind them the entry of the migration, if there is one.
     entries: Vec<ModuleExport>,
-    /// Layouts of the schema's tables, in its order.
+    /// Layouts of the schema's tables, in its order. Those of retiring tables, which a migration reads, follow.
     layouts: Arc<[RowLayout]>,
     hash: [u8; 32],
 }
@@ -167,7 +167,7 @@ impl CompiledModule {
         Ok(Self {
             inner: Arc::new(ModuleInner {
                 code,
-                layouts: schema.tables.iter().map(RowLayout::of_table).collect(),
+                layouts: layouts_of(&schema),
                 schema,
                 description: description.into(),
                 entries,
@@ -365,6 +365,12 @@ fn describe_by_export(
         .map_err(|error: HostError| refuse(error.to_string()))?;
     let schema = parse_description(&json, mode).map_err(refuse)?;
     Ok((schema, json))
+}
+
+/// Returns the layouts of all tables in the order of their numbers.
+fn layouts_of(schema: &ModuleSchema) -> Arc<[RowLayout]> {
+    let tables = schema.tables.iter().chain(&schema.retiring);
+    tables.map(RowLayout::of_table).collect()
 }
 
 /// Returns the exports of the described procedures, in the order of their numbers.

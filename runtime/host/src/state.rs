@@ -221,7 +221,7 @@ pub(crate) struct HostState {
     pub fuel_given: u64,
     allowance: Allowance,
     start_random: TxnRandom,
-    /// Layouts of the module's tables.
+    /// Layouts of the module's tables, retiring ones behind the others.
     pub layouts: Arc<[RowLayout]>,
     /// Plans of the same tables.
     pub plans: Vec<Plans>,

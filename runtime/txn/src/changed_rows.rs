@@ -9,6 +9,9 @@ use reprise_abi::RowHandle;
 
 use crate::rowmap::RowMap;
 
+/// Bytes that an entry of `ChangedRows::read` takes: an estimate.
+const READ_BYTES: usize = 16;
+
 /// The last change of a row.
 #[derive(Clone, Copy, Default)]
 struct LastChange {
@@ -38,6 +41,11 @@ impl ChangedRows {
                 self.read.clear();
             }
         }
+    }
+
+    /// Estimates the memory of the changes once `more` rows were changed.
+    pub fn memory_bytes_after(&self, more: usize) -> usize {
+        self.rows.memory_bytes_after(more) + self.read.len() * READ_BYTES
     }
 
     /// True if the copy behind a handle is the row as the table holds it.

@@ -2,7 +2,7 @@
 //!
 //! A cursor keeps nothing until the transaction writes its table. Then it keeps the list of rows that it has still to show, in their order.
 //! Before one of these rows changes, it also keeps the row's bytes. Both count in the limit of the write set and in the memory's ledger.
-//! The transaction drops them with the cursor.
+//! A migration has no limit of the write set for them. The transaction drops them with the cursor.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -21,7 +21,7 @@ use crate::{
 const ROWS_AT_ONCE: usize = 128;
 /// Bytes that a kept row takes beside its own: an estimate.
 const IMAGE_BYTES: usize = 64;
-/// Bytes that the cursors take from the ledger at once.
+/// Bytes that a transaction takes from the ledger at once.
 const COUNTED_STEP_BYTES: usize = 64 << 10;
 
 /// The rest of a cursor whose table was written after it was opened.
@@ -83,21 +83,77 @@ impl Images {
     }
 }
 
+/// Working memory of a transaction that the ledger counts by steps. Without a ledger it counts nothing.
+#[derive(Default)]
+pub(crate) struct StepGrant {
+    ledger: Option<Arc<MemoryLedger>>,
+    counted: Option<Grant>,
+}
+
+impl StepGrant {
+    pub fn counted_in(ledger: &Arc<MemoryLedger>) -> Self {
+        Self {
+            ledger: Some(Arc::clone(ledger)),
+            counted: None,
+        }
+    }
+
+    fn bytes(&self) -> u64 {
+        self.counted.as_ref().map_or(0, Grant::bytes)
+    }
+
+    /// True if the ledger was asked for memory since the last release.
+    #[inline]
+    pub fn is_taken(&self) -> bool {
+        self.counted.is_some()
+    }
+
+    /// Raises the counted bytes to `bytes`, as memory that a call needs to end well, like undo. Err: the limit of memory, if it is checked
+    /// and no memory is left.
+    pub fn raise(&mut self, bytes: usize, is_limited: bool) -> Result<(), u64> {
+        let bytes = whole_steps(bytes);
+        let (Some(ledger), false) = (&self.ledger, self.bytes() >= bytes) else {
+            return Ok(());
+        };
+        let budget = ledger.kind(MemoryKind::Undo);
+        let counted = self.counted.get_or_insert_with(|| budget.take(0));
+        let added = bytes - counted.bytes();
+        match is_limited {
+            true if !counted.try_grow(added) => return Err(ledger.max_bytes()),
+            true => {}
+            false => counted.resize(bytes),
+        }
+        Ok(())
+    }
+
+    /// Lowers the counted bytes to `bytes`, if there are more.
+    pub fn lower(&mut self, bytes: usize) {
+        let bytes = whole_steps(bytes);
+        if let Some(counted) = &mut self.counted {
+            counted.resize(bytes.min(counted.bytes()));
+        }
+    }
+
+    /// Gives all counted bytes back.
+    pub fn release(&mut self) {
+        self.counted = None;
+    }
+}
+
 /// The rows that all open cursors keep.
 #[derive(Default)]
 pub(crate) struct KeptRows {
     images: Images,
     /// Bytes that the cursors keep themselves.
     bytes: usize,
-    /// The ledger that counts all of it, and the part that is counted.
-    memory: Option<Arc<MemoryLedger>>,
-    counted: Option<Grant>,
+    /// The memory of all of it.
+    memory: StepGrant,
 }
 
 impl KeptRows {
-    pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
+    pub fn counted_in(ledger: &Arc<MemoryLedger>) -> Self {
         Self {
-            memory: Some(Arc::clone(memory)),
+            memory: StepGrant::counted_in(ledger),
             ..Self::default()
         }
     }
@@ -111,7 +167,7 @@ impl KeptRows {
     pub fn clear(&mut self) {
         self.images = Images::default();
         self.bytes = 0;
-        self.counted = None;
+        self.memory.release();
     }
 
     /// Drops the rows that a cursor kept. With the last open cursor, it drops everything.
@@ -120,32 +176,14 @@ impl KeptRows {
             return self.clear();
         }
         self.bytes -= kept.map_or(0, CursorRest::memory_bytes);
-        let bytes = whole_steps(self.bytes());
-        if let Some(counted) = &mut self.counted {
-            counted.resize(bytes.min(counted.bytes()));
-        }
+        let bytes = self.bytes();
+        self.memory.lower(bytes);
     }
 
-    /// Counts the kept bytes, and `more` bytes that will follow, as memory that a call needs to end well, like undo. Err: the limit of
-    /// memory, if it is checked and no memory is left.
+    /// Counts the kept bytes, and `more` bytes that will follow. Err: the limit of memory, if it is checked and no memory is left.
     pub fn count(&mut self, more: usize, is_limited: bool) -> Result<(), u64> {
-        let bytes = whole_steps(self.bytes() + more);
-        let (Some(memory), false) = (&self.memory, self.counted_bytes() >= bytes) else {
-            return Ok(());
-        };
-        let budget = memory.kind(MemoryKind::Undo);
-        let counted = self.counted.get_or_insert_with(|| budget.take(0));
-        let added = bytes - counted.bytes();
-        match is_limited {
-            true if !counted.try_grow(added) => return Err(memory.max_bytes()),
-            true => {}
-            false => counted.resize(bytes),
-        }
-        Ok(())
-    }
-
-    fn counted_bytes(&self) -> u64 {
-        self.counted.as_ref().map_or(0, Grant::bytes)
+        let bytes = self.bytes() + more;
+        self.memory.raise(bytes, is_limited)
     }
 }
 
@@ -161,7 +199,8 @@ pub(crate) struct WriteTarget {
     pub rid: Option<Rid>,
 }
 
-/// Before a change, lets the open cursors of the table keep the rows that they have still to show. `bytes` were written before.
+/// Before a change, lets the open cursors of the table keep the rows that they have still to show. `bytes` count in the limit of the write
+/// set already.
 #[cold]
 pub(crate) fn keep_before(
     frame: &mut TxnScratch,

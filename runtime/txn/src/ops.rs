@@ -65,12 +65,13 @@ pub(crate) fn check_write(input: &TxnInput<'_>, binding: &TableBinding) -> Resul
     }
 }
 
-/// Checks the writes of a migration, if there are many. Tables that are dropped whole if it fails need no undo, unless a savepoint does.
-pub(crate) fn check_migrated(store: &mut Store, frame: &TxnScratch) -> Result<(), OpError> {
+/// Drops the undo that a migration does not need, and returns the bytes of the rest. The tables are dropped whole if the migration fails, so
+/// only a savepoint needs undo.
+pub(crate) fn undo_of_migration(store: &mut Store, frame: &TxnScratch) -> usize {
     if !frame.has_savepoints() {
         store.forgo_undo();
     }
-    frame.check_written(store.undo_bytes())
+    store.undo_bytes()
 }
 
 /// Turns a storage error into the guest's error. The guest may handle a duplicate; any other error ends the transaction.

@@ -1,7 +1,7 @@
 //! The rows that a call may read and write: those of its own partitions. The refusal of any other access names the table and the
 //! partitions.
 
-use reprise_abi::{OpError, TablePlacement};
+use reprise_abi::{OpError, TablePlacement, TableSchema};
 use reprise_base::PartitionId;
 
 use crate::{module::TableBinding, ops::guest, run::TxnInput};
@@ -26,11 +26,15 @@ impl ReachKind {
     }
 }
 
+/// Returns a table as the called module declares it. Retiring tables, which a migration reads, have the numbers behind all others.
+fn declaration_of<'a>(input: &TxnInput<'a>, table: u16) -> Option<&'a TableSchema> {
+    let schema = &input.module.schema;
+    schema.tables.iter().chain(&schema.retiring).nth(table as usize)
+}
+
 /// Returns the table's name in the module that was called.
 pub(crate) fn name_of<'a>(input: &TxnInput<'a>, table: u16) -> &'a str {
-    let schema = &input.module.schema;
-    let declared = schema.tables.iter().chain(&schema.retiring).nth(table as usize);
-    declared.map_or("", |table| &table.name)
+    declaration_of(input, table).map_or("", |table| &table.name)
 }
 
 /// Returns the refusal of a row, read or written, that lies on another partition.
@@ -65,9 +69,9 @@ pub(crate) fn unplaced(
     kind: ReachKind,
     held: impl Iterator<Item = PartitionId>,
 ) -> OpError {
-    let schema = &input.module.schema.tables[table as usize];
+    let columns = declaration_of(input, table).map_or(&[][..], |table| &table.columns[..]);
     let column = match binding.placement {
-        TablePlacement::By(column) => schema.columns.get(column as usize).map_or("", |column| &column.name),
+        TablePlacement::By(column) => columns.get(column as usize).map_or("", |column| &column.name),
         TablePlacement::Local | TablePlacement::Replicated => "",
     };
     let (what, way_on) = match kind {
@@ -77,7 +81,7 @@ pub(crate) fn unplaced(
     guest(format!(
         "the {what} does not hold {column}, by which the rows of {} are placed, and the call runs on {}: {way_on}. A procedure over all partitions \
          sees all rows",
-        schema.name,
+        name_of(input, table),
         listed(held)
     ))
 }

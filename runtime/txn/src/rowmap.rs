@@ -44,6 +44,14 @@ impl<V: Copy + Default> RowMap<V> {
         self.entries.len() * size_of::<RowMapEntry<V>>()
     }
 
+    /// Returns the bytes of the entries once `more` entries were added, unless the map then grows more than once.
+    pub fn memory_bytes_after(&self, more: usize) -> usize {
+        match 2 * (self.len + more) < self.entries.len() {
+            true => self.memory_bytes(),
+            false => 2 * self.memory_bytes(),
+        }
+    }
+
     #[inline]
     pub fn clear(&mut self) {
         if self.len > 0 {

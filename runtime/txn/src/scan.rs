@@ -153,11 +153,7 @@ pub(crate) fn read_on_one(
         let count = count.map_err(scan_error)?;
         let page = &rids[..count];
         if !frame.count_many(count) {
-            // One of the limits lies among these rows, so they are visited one by one to find it.
-            for rid in page {
-                frame.count_op()?;
-                frame.push_handle(leg.handle(*rid))?;
-            }
+            check_each(frame, leg, page)?;
         }
         store.read_rows(leg.stored, page, prefetch, |rids, rows| {
             let first = frame.push_all(rids.iter().map(|rid| leg.handle(*rid)));
@@ -177,6 +173,19 @@ pub(crate) fn read_on_one(
         }
     }
     Ok((rows, room.filled()))
+}
+
+/// Counts rows one by one, because one of the limits may lie among them. Err: the limit, reached at the same row as by a scan of whole rows.
+/// No handle of the rows stays, because the reader of the page adds all of them.
+#[cold]
+fn check_each(frame: &mut TxnScratch, leg: &Leg<'_>, page: &[Rid]) -> Result<(), OpError> {
+    let before = frame.handles.len();
+    for rid in page {
+        frame.count_op()?;
+        frame.push_handle(leg.handle(*rid))?;
+    }
+    frame.handles.truncate(before);
+    Ok(())
 }
 
 /// Continues a scan of one store for columns of fixed width.
@@ -403,5 +412,71 @@ impl<'a> ScanMerge<'a> {
             Ok(position)
         };
         self.heads.into_iter().zip(stores).map(position_of).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{ColumnSchema, ColumnSet, Field, Plans, ScalarType, ScanFlags, TableSchema};
+    use reprise_base::limits::HANDLES_MAX;
+
+    use super::*;
+    use crate::scratch::limit;
+
+    const ROWS: usize = 300;
+    /// Bytes of a row in the output: handle, length, and the value of a column of type i64.
+    const OUT_BYTES: usize = 16;
+
+    /// Reads a column of all rows in a transaction that has seen nearly as many rows as a call may. Returns the number of rows, and their
+    /// bytes.
+    fn read_at_the_limit(frame: &mut TxnScratch) -> Result<(u32, Vec<u8>), OpError> {
+        let columns = vec![ColumnSchema::new("id", ScalarType::I64)];
+        let schema = TableSchema::new("t", columns, &[0]);
+        let layout = RowLayout::of_table(&schema);
+        let mut store = Store::new();
+        let table = store.create_table(schema).expect("a table");
+        store.begin();
+        for id in 0..ROWS {
+            let row = layout.build(&[Field::Int(id as i64)]);
+            store.insert(table, &row).expect("a new key");
+        }
+        store.commit();
+        let (mut plans, mut out) = (Plans::default(), vec![0; OUT_BYTES * ROWS]);
+        let plan = plans.of(&layout, ColumnSet(1));
+        let seen = Handle {
+            table: 0,
+            store: 0,
+            rid: Rid(0),
+        };
+        frame.handles = vec![seen; HANDLES_MAX - 10];
+        let mut leg = Leg {
+            table: 0,
+            store: 0,
+            stored: table,
+            index: 0,
+            range: Range::new(&[], &[], ScanFlags(0)),
+            position: ScanPosition::default(),
+            left: None,
+        };
+        let (rows, filled) = read_on_one(&store, frame, &mut leg, plan, &mut out)?;
+        out.truncate(filled);
+        Ok((rows, out))
+    }
+
+    #[test]
+    fn column_scan_gives_each_row_one_handle_beyond_the_limit_of_a_call() {
+        let mut frame = TxnScratch::default();
+        let refused = read_at_the_limit(&mut frame);
+        assert_eq!(refused, Err(limit("row_handles", HANDLES_MAX as u64)));
+        frame.begin_migration();
+        let (rows, out) = read_at_the_limit(&mut frame).expect("a migration may see more rows");
+        assert_eq!((rows as usize, out.len()), (ROWS, OUT_BYTES * ROWS));
+        assert_eq!(frame.handles.len(), HANDLES_MAX - 10 + ROWS);
+        for (at, row) in out.chunks(OUT_BYTES).enumerate() {
+            let handle = (HANDLES_MAX - 10 + at) as u32;
+            assert_eq!(row[..4], handle.to_le_bytes());
+            let rid = frame.handle(handle).expect("given out").rid;
+            assert_eq!(rid, Rid(at as u32));
+        }
     }
 }

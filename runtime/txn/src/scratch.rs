@@ -1,21 +1,28 @@
 //! A transaction's working memory: handles, cursors, result, log lines. Each engine thread has one and reuses it.
 
+mod limits;
+
 use std::sync::Arc;
 
 use reprise_abi::{Handles, LogLevel, OpError, RowHandle, random::TxnRandom, value::RESULT_BYTES_MAX};
 use reprise_base::{
     MemoryLedger, PlacedBytes,
     limits::{
-        ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX, MEMORY_MAX_LIMIT,
-        MIGRATION_HANDLES_MAX, MIGRATION_LIMITS_FACTOR, REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX,
-        WRITE_SET_BYTES_MAX,
+        ABORT_CODE_BYTES_MAX, ABORT_MESSAGE_BYTES_MAX, CURSORS_MAX, GUEST_LOG_BYTES_MAX, HANDLES_MAX,
+        MIGRATION_LIMITS_FACTOR, REPLAY_LIMITS_FACTOR, ROW_OPS_MAX, SAVEPOINTS_MAX, WRITE_SET_BYTES_MAX,
     },
 };
 use reprise_nvram::ObjectWriter;
 use reprise_storage::{AfterImage, Rid, Store, StoreSavepoint};
 use reprise_wire::ChangesBuffer;
 
-use crate::{changed_rows::ChangedRows, kept_rows::KeptRows, nvram_inserts::NvramInserts, scan::Cursor, watch::Watch};
+use crate::{
+    changed_rows::ChangedRows,
+    kept_rows::{KeptRows, StepGrant},
+    nvram_inserts::NvramInserts,
+    scan::Cursor,
+    watch::Watch,
+};
 
 /// Host calls and rows between two checks whether the call may continue: some hundred microseconds.
 const OPS_SLICE: u64 = 1_024;
@@ -63,6 +70,8 @@ pub struct TxnScratch {
     /// Rows of written tables that open cursors keep.
     pub(crate) kept: KeptRows,
     pub(crate) changed: ChangedRows,
+    /// The memory of `handles` and `changed`. It is empty while they are small.
+    row_memory: StepGrant,
     pub(crate) row: Vec<u8>,
     savepoints: Vec<Vec<StoreSavepoint>>,
     result: Vec<u8>,
@@ -91,10 +100,11 @@ pub struct TxnScratch {
 }
 
 impl TxnScratch {
-    /// Makes a scratch whose transactions' kept rows count in `memory`.
+    /// Makes a scratch that counts in `memory`: the rows that cursors keep, and handles and changed rows if there are many.
     pub fn counted_in(memory: &Arc<MemoryLedger>) -> Self {
         Self {
             kept: KeptRows::counted_in(memory),
+            row_memory: StepGrant::counted_in(memory),
             ..Self::default()
         }
     }
@@ -164,7 +174,7 @@ impl TxnScratch {
         self.abort = None;
     }
 
-    /// Drops the parts that only the call itself needed: its cursors with all that they keep, and the list of changed rows.
+    /// Drops the parts that only the call itself needed: its cursors with all that they keep, the list of changed rows, and many handles.
     #[inline]
     pub(crate) fn end_call(&mut self) {
         self.changed.clear();
@@ -172,6 +182,9 @@ impl TxnScratch {
             self.cursors.clear();
             self.kept.clear();
             (self.open, self.opened) = (0, 0);
+        }
+        if self.row_memory.is_taken() {
+            self.release_row_memory();
         }
     }
 
@@ -271,6 +284,7 @@ impl TxnScratch {
         if self.ops > ROW_OPS_MAX * self.limits_times() {
             return Err(limit("row_ops", ROW_OPS_MAX));
         }
+        self.count_row_memory()?;
         self.watch.ask()?;
         self.ops_asked = self.ops + OPS_SLICE;
         Ok(())
@@ -286,7 +300,7 @@ impl TxnScratch {
     /// them. It is false also if a check is due before the last of them.
     #[inline]
     pub(crate) fn count_many(&mut self, rows: usize) -> bool {
-        let fits = self.handles.len() + rows <= HANDLES_MAX && self.count_ops(rows);
+        let fits = (self.handles.len() + rows <= HANDLES_MAX || self.may_have_handles(rows)) && self.count_ops(rows);
         if fits {
             self.handles.reserve(rows);
         }
@@ -338,18 +352,6 @@ impl TxnScratch {
         Ok(self.handles.len() as u32 - 1)
     }
 
-    #[cold]
-    fn check_handles(&self) -> Result<(), OpError> {
-        let max = match self.limits {
-            LimitScope::Migration => MIGRATION_HANDLES_MAX,
-            LimitScope::Call | LimitScope::Replay => HANDLES_MAX,
-        };
-        match (self.handles.len() as u64) < self.allowed(max as u64) {
-            true => Ok(()),
-            false => Err(limit("row_handles", max as u64)),
-        }
-    }
-
     #[inline]
     pub(crate) fn handle(&self, handle: RowHandle) -> Result<Handle, OpError> {
         self.handles
@@ -366,39 +368,6 @@ impl TxnScratch {
 
     pub(crate) fn has_savepoints(&self) -> bool {
         !self.savepoints.is_empty()
-    }
-
-    /// Checks the bytes that a transaction has written: new rows, undo, and rows that open cursors keep.
-    #[inline]
-    pub(crate) fn check_written(&self, bytes: usize) -> Result<(), OpError> {
-        let bytes = bytes + self.kept.bytes();
-        match bytes > WRITE_SET_BYTES_MAX {
-            false => Ok(()),
-            true => self.check_written_slow(bytes),
-        }
-    }
-
-    #[cold]
-    fn check_written_slow(&self, bytes: usize) -> Result<(), OpError> {
-        match bytes as u64 > self.allowed(WRITE_SET_BYTES_MAX as u64) {
-            false => Ok(()),
-            true => Err(limit("write_set", WRITE_SET_BYTES_MAX as u64)),
-        }
-    }
-
-    /// Checks the bytes that a cursor is about to keep, and counts the rows that it passed for them.
-    pub(crate) fn check_kept(&mut self, written: usize, kept: usize, rows: usize) -> Result<(), OpError> {
-        self.count_walked(rows as u64)?;
-        self.count_kept(kept)?;
-        self.check_written(written + kept)
-    }
-
-    /// Counts the bytes that open cursors keep in the memory's ledger, and `more` bytes that will follow.
-    pub(crate) fn count_kept(&mut self, more: usize) -> Result<(), OpError> {
-        let is_limited = !self.is_replay();
-        self.kept
-            .count(more, is_limited)
-            .map_err(|max| limit(MEMORY_MAX_LIMIT, max))
     }
 
     /// Returns the row behind a handle, which must be one of `table`.

@@ -15,7 +15,7 @@ use reprise_storage::{Rid, ScanPosition, Store, TableId, WriteError};
 use crate::{
     kept_rows::{WriteTarget, keep_before, run_kept},
     module::TableBinding,
-    ops::{binding, check_migrated, check_write, guest, index_of, write_error},
+    ops::{binding, check_write, guest, index_of, undo_of_migration, write_error},
     reach::outdated,
     rowmap::row_key,
     run::TxnInput,
@@ -81,10 +81,20 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         match self.frame.open {
             0 => Ok(()),
             _ => {
-                let (bytes, store) = (self.stores.written_bytes(), store as u16);
+                let (bytes, store) = (self.bytes_of_write_set(), store as u16);
                 let written = WriteTarget { table, store, rid };
                 keep_before(self.frame, &self.stores.all(), written, bytes)
             }
+        }
+    }
+
+    /// Returns the bytes that count in the limit of the write set: all that was written, or the undo that a migration needs.
+    #[cold]
+    fn bytes_of_write_set(&mut self) -> usize {
+        match self.input.is_migration() {
+            // A migration runs on one partition at a time.
+            true => undo_of_migration(self.stores.store_mut(0), self.frame),
+            false => self.stores.written_bytes(),
         }
     }
 
@@ -159,17 +169,14 @@ impl<'a, S: StoreSet> StoreTxn<'a, S> {
         let bytes = self.stores.written_bytes();
         match self.frame.is_much_written(bytes) {
             false => Ok(()),
-            true => self.check_written_slow(bytes),
+            true => self.check_written_slow(),
         }
     }
 
     #[cold]
-    fn check_written_slow(&mut self, bytes: usize) -> Result<(), OpError> {
-        match self.input.is_migration() {
-            // A migration runs on one partition at a time.
-            true => check_migrated(self.stores.store_mut(0), self.frame),
-            false => self.frame.check_written(bytes),
-        }
+    fn check_written_slow(&mut self) -> Result<(), OpError> {
+        let bytes = self.bytes_of_write_set();
+        self.frame.check_written(bytes)
     }
 
     pub fn stored_row(&self, at: usize, table: TableId, rid: Rid) -> Result<&[u8], OpError> {

@@ -4,7 +4,7 @@ use crate::common::{self, Consenting, config, open, recovered, take, wasm};
 use reprise_abi::{Field, RowLayout, ScalarType, value::push_varint};
 use reprise_base::{
     MemoryKind,
-    limits::{MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
+    limits::{DEPLOY_TIME_MAX_S, MEMORY_MAX_LIMIT, WRITE_SET_BYTES_MAX},
 };
 use reprise_database::{Database, LogPolicy};
 use reprise_router::{DeployError, Failure, InstallError, LogBody, LogMigration, ReplyOutcome};
@@ -80,6 +80,7 @@ fn a_migration_takes_columns_apart_and_replays() {
         if checkpoint == "before" {
             take(&database);
         }
+        common::publish_counts(&database);
         let planned = database
             .router()
             .plan_deploy("contacts", &wasm("contacts2"))
@@ -170,6 +171,8 @@ fn retiring(columns: &str, body: &str) -> Vec<u8> {
     let wat = format!(
         r#"(module (import "reprise1" "exists" (func $exists (param i32 i64) (result i32)))
             (import "reprise1" "count" (func $count (param i32) (result i64)))
+            (import "reprise1" "scan" (func $scan (param i32 i64) (result i64)))
+            (import "reprise1" "scan_columns" (func $scan_columns (param i32 i64 i64) (result i64)))
             (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
             (memory (export "memory") 1)
             (data (i32.const 64) "\00\00\01\00\08\00\00\00")
@@ -224,6 +227,56 @@ fn a_retiring_table_is_read_by_the_migration_alone() {
     assert_eq!(digest(&database), before);
 }
 
+/// A range that needs the rows of other partitions, too, is refused by its table's name, and the server continues.
+#[test]
+fn retiring_table_is_refused_by_name_when_a_range_leaves_the_partition() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    fill(&database);
+    let name = r#"{\"name\":\"name\",\"type\":\"text\",\"nullable\":true}"#;
+    // The request of the module has the flag of a local range.
+    let all_partitions = "(i32.store (i32.const 68) (i32.const 0))";
+    for read in [
+        "(drop (call $count (i32.const 64)))",
+        "(drop (call $scan (i32.const 64) (i64.const 0x2000_0000_0400)))",
+        "(drop (call $scan_columns (i32.const 64) (i64.const 2) (i64.const 0x2000_0000_0400)))",
+    ] {
+        let wasm = retiring(name, &format!("{all_partitions} {read}"));
+        match database.router().deploy_consenting("contacts", &wasm).err() {
+            Some(DeployError::Install(InstallError::Migration {
+                failure: Failure::Trapped { message, .. },
+                ..
+            })) => {
+                let placed = "does not hold id, by which the rows of contacts are placed";
+                assert!(
+                    message.contains(placed) && message.contains("scan_local"),
+                    "{read}: {message}"
+                );
+            }
+            found => panic!("{read}: {found:?}"),
+        }
+        check_first(&database);
+    }
+    database.close().expect("closed");
+}
+
+/// Each of the 50 rows of a partition takes 16 bytes: handle, length, and the column `id`.
+#[test]
+fn retiring_table_is_read_by_columns() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let (database, _) = open(dir.path(), 2);
+    fill(&database);
+    let name = r#"{\"name\":\"name\",\"type\":\"text\",\"nullable\":true}"#;
+    let read = "(if (i64.ne
+        (call $scan_columns (i32.const 64) (i64.const 2) (i64.const 0x2000_0000_0400))
+        (i64.const 800)) (then unreachable))";
+    database
+        .router()
+        .deploy_consenting("contacts", &retiring(name, read))
+        .expect("deployed");
+    database.close().expect("closed");
+}
+
 /// Whatever ends what runs at a deployment: the version before is in service, with its rows, now and behind a restart.
 #[test]
 fn failed_migration_leaves_the_former_version_in_service() {
@@ -236,9 +289,10 @@ fn failed_migration_leaves_the_former_version_in_service() {
         Some(DeployError::Install(InstallError::Migration { failure, .. })) => failure,
         other => panic!("{other:?}"),
     };
-    router.set_deploy_time_max_s(1);
     assert!(matches!(failed(&running("unreachable")), Failure::Trapped { .. }));
+    router.set_deploy_time_max_s(1);
     assert!(matches!(failed(&running("(loop br 0) unreachable")), Failure::Ended(_)));
+    router.set_deploy_time_max_s(DEPLOY_TIME_MAX_S);
     let abort = "(call $abort (i64.const 4294967296) (i64.const 4294967296)) i32.const 1";
     assert!(matches!(failed(&running(abort)), Failure::Aborted { .. }));
     add(&database, PEOPLE, "Plato");
@@ -278,6 +332,7 @@ fn writing(columns: usize, placement: &str, body: &str) -> Vec<u8> {
     let text = format!(
         r#"(module (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
             (import "reprise1" "txn_id" (func $txn_id (result i64)))
+            (import "reprise1" "scan" (func $scan (param i32 i64) (result i64)))
             (import "reprise1" "savepoint" (func $savepoint (result i32)))
             (import "reprise1" "rollback_to" (func $rollback_to (param i32)))
             (memory (export "memory") 1)
@@ -307,7 +362,7 @@ const WIDE: usize = 100;
 fn rows_of_wide(database: &Database) -> u64 {
     let deployed = database.router().deployed();
     let (id, _) = deployed.table("m.wide").expect("stored");
-    let stats = database.router().table_stats(std::time::Duration::from_secs(1));
+    let stats = database.router().table_stats(std::time::Duration::from_secs(60));
     stats.expect("ready")[usize::from(id.0)].rows
 }
 
@@ -370,6 +425,33 @@ fn one_may_write_more_than_a_call_and_takes_back_to_a_savepoint() {
         .expect("deployed");
     assert_eq!(rows_of_wide(&database), 200);
     let more = format!("(local.set $n (i64.const 200)) {}", putting(rows));
+    router
+        .deploy_consenting("m", &writing(WIDE, by_key, &more))
+        .expect("deployed");
+    assert_eq!(rows_of_wide(&database), rows as u64);
+    let before = digest(&database);
+    database.close().expect("closed");
+    let database = recovered(settings);
+    assert_eq!((rows_of_wide(&database), digest(&database)), (rows as u64, before));
+    database.close().expect("closed");
+}
+
+/// The scan of a loop is open while the loop writes. Its request, at 4096, is that of all rows, and its buffer has room for one of them.
+#[test]
+fn one_may_write_more_than_a_call_while_a_scan_is_open() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let mut settings = config(dir.path(), 1);
+    (settings.partitions, settings.segment_bytes) = (1, 64 << 20);
+    let database = recovered(settings.clone());
+    let (rows, by_key) = (WRITE_SET_BYTES_MAX / 800 + 5_000, r#"{"by":"c0"}"#);
+    let router = database.router();
+    router
+        .deploy_consenting("m", &writing(WIDE, by_key, &putting(10)))
+        .expect("deployed");
+    let scan = "(if (i64.lt_u
+        (call $scan (i32.const 4096) (i64.const 0x384_0000_2000))
+        (i64.const 0x1_0000_0000)) (then unreachable))";
+    let more = format!("{scan} (local.set $n (i64.const 10)) {}", putting(rows));
     router
         .deploy_consenting("m", &writing(WIDE, by_key, &more))
         .expect("deployed");

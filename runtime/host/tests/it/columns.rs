@@ -1,6 +1,6 @@
 //! Host calls that move some columns: the bytes that they hand out, and the results of forged calls.
 use crate::support::{MapOps, small_limits, with_section};
-use reprise_abi::ColumnSet;
+use reprise_abi::{ColumnSet, Field, RowLayout, ScalarType};
 use reprise_host::{CompiledModule, Engine, FaultKind, Instance};
 
 const DESCRIPTION: &str = r#"{"abi":1,"tables":[{"name":"t","columns":[
@@ -20,8 +20,13 @@ const IMPORTS: &str = r#"
   (memory (export "memory") 1 1)"#;
 
 fn start(body: &str) -> Instance {
+    start_with("", body)
+}
+
+/// Starts a module with further parts.
+fn start_with(parts: &str, body: &str) -> Instance {
     let wat = format!(
-        r#"(module {IMPORTS} (data (i32.const 0) "key1") (data (i32.const 64) "\04\00\00\00key1\04\00\00\00keyX")
+        r#"(module {IMPORTS} {parts} (data (i32.const 0) "key1") (data (i32.const 64) "\04\00\00\00key1\04\00\00\00keyX")
           (func (export "reprise_call_p") (param i32) (result i32) {body} (i32.const 0)))"#
     );
     let wasm = wat::parse_str(&wat).unwrap_or_else(|error| panic!("{error}"));
@@ -69,6 +74,50 @@ fn chosen_columns_cross_the_wall() {
     assert_eq!(ops.result, expected);
     let patches = [(0, 9_i64), (1, 11)].map(|(handle, n)| (handle, ColumnSet(2), n.to_le_bytes().to_vec()));
     assert_eq!(ops.patches, patches);
+}
+
+/// A module that drops a segment has a fresh instance for each call.
+#[test]
+fn chosen_columns_cross_the_wall_of_a_fresh_instance() {
+    let mut instance = start_with(
+        r#"(data $dropped "\07")"#,
+        "(data.drop $dropped)
+         (call $check (call $get (i32.const 0) (i64.const 0x4_0000_0000) (i64.const 5) (i64.const 0x6_0000_0100)) (i64.const 6))
+         (call $check (call $multi_get (i32.const 0) (i64.const 0x10_0000_0040) (i64.const 2) (i64.const 0x20_0000_0120)) (i64.const 24))
+         (call $check (call $scan (i32.const 0x700) (i64.const 6) (i64.const 0x12_0000_0140)) (i64.const 0x12))
+         (call $result_write (i64.const 0x6_0000_0100))",
+    );
+    for _ in 0..2 {
+        let mut ops = row();
+        let outcome = instance.call(0, 0, &mut ops);
+        assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
+        assert_eq!(ops.result, [&7_i32.to_le_bytes()[..], &3_i16.to_le_bytes()].concat());
+    }
+}
+
+/// A retiring table has the number behind the module's own table, and other columns.
+#[test]
+fn chosen_columns_of_a_retiring_table_cross_the_wall() {
+    let own = r#"{"name":"t","columns":[{"name":"id","type":"i32"}],"primary_key":["id"],"placement":"replicated"}"#;
+    let before = own.replace("[{", r#"[{"name":"n","type":"i64","nullable":true},{"#);
+    let description = format!(r#"{{"abi":1,"tables":[{own}],"procedures":[],"on_deploy":true,"retiring":[{before}]}}"#);
+    let wat = format!(
+        r#"(module {IMPORTS} (data (i32.const 0) "key1")
+          (func (export "reprise_on_deploy") (param i32) (result i32)
+            (call $check (call $get (i32.const 0x10000) (i64.const 0x4_0000_0000) (i64.const 2) (i64.const 0x4_0000_0100)) (i64.const 4))
+            (call $result_write (i64.const 0x4_0000_0100))
+            (i32.const 0)))"#
+    );
+    let wasm = wat::parse_str(&wat).unwrap_or_else(|error| panic!("{error}"));
+    let wasm = with_section(wasm, "reprise.describe", description.as_bytes());
+    let module = CompiledModule::compile(&Engine::new(small_limits()), &wasm).unwrap();
+    let migration = module.schema().migration();
+    let layout = RowLayout::from_types([(ScalarType::I64, true), (ScalarType::I32, false)].into_iter());
+    let (mut ops, stored) = (MapOps::default(), layout.build(&[Field::Int(-5), Field::Int(7)]));
+    ops.rows.insert(b"key1".to_vec(), stored);
+    let outcome = Instance::new(&module).call(migration, 0, &mut ops);
+    assert!(outcome.kind.is_ok(), "{:?}", outcome.kind);
+    assert_eq!(ops.result, 7_i32.to_le_bytes());
 }
 
 /// Two keys of four bytes, of which the second does not exist, and slots of 16 and of 12 bytes. Then the keys lie where their rows go.

@@ -219,6 +219,16 @@ impl<'a> TestSession<'a> {
         }
     }
 
+    /// Checks that a row stays on its partition, and that this call may write it there.
+    fn check_stays(&self, place: RowPosition, row: &[u8]) -> Result<(), OpError> {
+        let homes = self.writable(place.table, row)?;
+        let is_placed = matches!(self.table(place.table)?.schema.placement, TablePlacement::By(_));
+        match is_placed && homes != [place.partition] {
+            true => Err(guest(MOVED)),
+            false => Ok(()),
+        }
+    }
+
     /// The places of a row that is to be changed: one, or of a replicated table one on each partition.
     fn copies(&self, row: RowPosition) -> Result<Vec<RowPosition>, OpError> {
         let table = row.table;
@@ -374,14 +384,9 @@ impl HostOps for TestSession<'_> {
 
     fn update(&mut self, handle: RowHandle, row: &[u8]) -> Result<(), OpError> {
         let behind = self.behind(handle)?;
-        let RowPosition { partition, table, .. } = behind.place;
         self.copies(behind.place)?;
         self.check_current(behind)?;
-        let homes = self.writable(table, row)?;
-        let is_placed = matches!(self.table(table)?.schema.placement, TablePlacement::By(_));
-        if is_placed && homes != [partition] {
-            return Err(guest(MOVED));
-        }
+        self.check_stays(behind.place, row)?;
         self.write(handle, Some(row))
     }
 
@@ -439,6 +444,7 @@ impl HostOps for TestSession<'_> {
         if stored != sum {
             return Err(guest("overflow in add"));
         }
+        self.check_stays(place, &row)?;
         self.write(handle, Some(&row))?;
         Ok(sum as i64)
     }
@@ -517,5 +523,58 @@ impl HostOps for TestSession<'_> {
 
     fn abort(&mut self, code: &str, message: &str) {
         self.abort = Some(Abort::new(code.to_owned(), message.to_owned()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
+
+    use super::*;
+
+    /// Rows lie on the partition that column 1 names, which is in no key.
+    fn placed() -> TableSchema {
+        let columns = ["id", "home"].map(|name| ColumnSchema::new(name, ScalarType::I64));
+        TableSchema {
+            placement: TablePlacement::By(1),
+            ..TableSchema::new("placed", columns.into(), &[0])
+        }
+    }
+
+    #[test]
+    fn addition_that_moves_a_row_is_refused_as_an_update_is() {
+        let schema = placed();
+        let layout = RowLayout::of_table(&schema);
+        let row = |home| layout.build(&[Field::Int(1), Field::Int(home)]);
+        let mut stores: Vec<_> = (0..2).map(|_| TestStore::new([&schema].into_iter())).collect();
+        for (held, reason) in [(vec![0], "belongs to partition 1"), (vec![0, 1], MOVED)] {
+            let mut log = Vec::new();
+            let scope = CallScope {
+                held,
+                read_only: false,
+                writes_replicated: false,
+                tables_seen: 1,
+                tables_written: 1,
+                fuel_max: None,
+            };
+            let moment = Moment {
+                caller: None,
+                now_us: 0,
+                txn_id: 1,
+                seed: 0,
+            };
+            let mut session = TestSession::new(&mut stores, &mut log, &[], scope, moment);
+            let handle = session.insert(0, &row(0)).expect("a new key");
+            assert_eq!(session.add(handle, 1, 2), Ok(2));
+            let moved = [session.add(handle, 1, 1).map(drop), session.update(handle, &row(3))];
+            for refused in moved {
+                match refused {
+                    Err(OpError::Guest(message)) => assert!(message.contains(reason), "{message}"),
+                    other => panic!("{other:?}"),
+                }
+            }
+            assert_eq!(session.row(handle), Ok(&row(2)[..]));
+            session.end(false);
+        }
     }
 }

@@ -196,30 +196,30 @@ impl TestTable {
         key
     }
 
-    /// Refuses a row of which a key is longer than any may be on a server.
-    fn check_keys(&self, row: &[u8]) -> Result<(), OpError> {
-        for (number, index) in self.indexes.iter().enumerate() {
+    /// Checks the keys of a row, index by index like a server. Err: the first index in which the key is too long, or another row has it.
+    fn check_keys(&self, row: &[u8], number: usize) -> Result<(), OpError> {
+        for (at, index) in self.indexes.iter().enumerate() {
             let mut key = Vec::new();
             self.layout.push_key(row, &index.columns, &mut key);
             if key.len() > KEY_BYTES_MAX {
-                let name = match number.checked_sub(1) {
-                    None => "the primary key".to_owned(),
-                    Some(at) => format!("the key in index {}", self.schema.indexes[at].name),
-                };
-                let key = format!("{name} of {}", self.schema.name);
-                return Err(OpError::KeyTooLong { key });
+                return Err(self.key_too_long(at));
+            }
+            let holder = index.entries.get(&key).filter(|_| index.unique);
+            if holder.is_some_and(|holder| *holder != number) {
+                return Err(OpError::DuplicateKey { index: at as u16 });
             }
         }
         Ok(())
     }
 
-    /// The first unique index in which another row has this row's key.
-    fn duplicate(&self, row: &[u8], number: usize) -> Option<u16> {
-        let taken = |index: &TestIndex| {
-            let holder = index.entries.get(&self.entry(index, row, number));
-            index.unique && holder.is_some_and(|holder| *holder != number)
+    fn key_too_long(&self, index: usize) -> OpError {
+        let name = match index.checked_sub(1) {
+            None => "the primary key".to_owned(),
+            Some(at) => format!("the key in index {}", self.schema.indexes[at].name),
         };
-        self.indexes.iter().position(taken).map(|index| index as u16)
+        OpError::KeyTooLong {
+            key: format!("{name} of {}", self.schema.name),
+        }
     }
 
     fn replace(&mut self, number: usize, after: Option<Vec<u8>>) -> Option<Vec<u8>> {
@@ -348,10 +348,7 @@ impl TestStore {
         let target = &mut self.tables[table];
         if let Some(row) = after {
             target.layout.validate(row).map_err(|error| guest(error.to_string()))?;
-            target.check_keys(row)?;
-            if let Some(index) = target.duplicate(row, number) {
-                return Err(OpError::DuplicateKey { index });
-            }
+            target.check_keys(row, number)?;
         }
         let before = target.replace(number, after.map(<[u8]>::to_vec));
         self.undo.push(TestUndo {
@@ -383,5 +380,45 @@ impl TestStore {
 
     pub fn forget_undo(&mut self) {
         self.undo.clear();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_abi::{ColumnSchema, Field, IndexSchema, ScalarType};
+
+    use super::*;
+
+    #[test]
+    fn first_index_that_refuses_a_row_says_why() {
+        let columns = vec![
+            ColumnSchema::new("id", ScalarType::I64),
+            ColumnSchema::new("note", ScalarType::Text),
+            ColumnSchema::new("code", ScalarType::I64),
+        ];
+        let schema = TableSchema {
+            indexes: vec![
+                IndexSchema::new("by_note", &[1], false),
+                IndexSchema::new("by_code", &[2], true),
+            ],
+            ..TableSchema::new("notes", columns, &[0])
+        };
+        let (layout, long) = (RowLayout::of_table(&schema), "x".repeat(KEY_BYTES_MAX + 1));
+        let row = |id, note, code| layout.build(&[Field::Int(id), Field::Text(note), Field::Int(code)]);
+        let mut store = TestStore::new([&schema].into_iter());
+        assert_eq!(store.insert(0, &row(1, "a", 1)), Ok(0));
+        let too_long = OpError::KeyTooLong {
+            key: "the key in index by_note of notes".to_owned(),
+        };
+        for (note, code, expected) in [
+            (&*long, 1, OpError::DuplicateKey { index: 0 }),
+            ("a", 2, OpError::DuplicateKey { index: 0 }),
+        ] {
+            assert_eq!(store.insert(0, &row(1, note, code)), Err(expected));
+        }
+        assert_eq!(store.insert(0, &row(2, &long, 1)), Err(too_long));
+        let taken = OpError::DuplicateKey { index: 2 };
+        assert_eq!(store.insert(0, &row(2, "a", 1)), Err(taken));
+        assert_eq!(store.write(0, 0, Some(&row(1, "b", 1))), Ok(()), "its own keys");
     }
 }
