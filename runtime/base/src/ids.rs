@@ -15,7 +15,12 @@ pub struct TxnId(pub u64);
 /// Microseconds between 1970 and the epoch of transaction ids.
 const TXN_EPOCH_US: i64 = 1_704_067_200_000_000;
 const ORIGIN_BITS: u32 = 10;
+const TICK_BITS: u32 = u64::BITS - ORIGIN_BITS;
 const TICKS_PER_US: u64 = 8;
+/// Ticks above the last one that a wall clock gives. They are for the ids of transactions under a clock that reads later times.
+const COUNTED_TICKS: u64 = 1 << 48;
+/// Microseconds between the epoch of ids and the last time that they tell: 2094-03-29T06:30:41Z.
+const ID_TIME_MAX_US: i64 = (((1_u64 << TICK_BITS) - COUNTED_TICKS) / TICKS_PER_US) as i64;
 
 impl TxnId {
     /// Origin of the ids of multi-partition transactions, deployments and removals.
@@ -24,7 +29,7 @@ impl TxnId {
     /// Makes the id of a tick and its origin: a partition's number, or [`Self::MULTI_PARTITION`]. It panics if they do not fit 54 and 10
     /// bits.
     pub fn new(tick: u64, origin: u16) -> Self {
-        assert!(origin <= Self::MULTI_PARTITION && tick >> (64 - ORIGIN_BITS) == 0);
+        assert!(origin <= Self::MULTI_PARTITION && tick >> TICK_BITS == 0);
         Self(tick << ORIGIN_BITS | origin as u64)
     }
 
@@ -43,9 +48,14 @@ impl TxnId {
         (self.tick() / TICKS_PER_US) as i64 + TXN_EPOCH_US
     }
 
-    /// The first tick of the microsecond `unix_us`; 0 for times before the epoch.
+    /// The first tick of the microsecond `unix_us`: 0 for times before the epoch, and one tick of March 2094 for all times from then on.
+    ///
+    /// A wall clock that reads a later time, rightly or not, never leads to a tick that an id cannot hold. Ids still grow then, because each
+    /// is at least one tick above the last one. The time of a transaction, which `now` answers, stays in March 2094. 2^48 ids are left for
+    /// each partition.
     pub fn tick_at(unix_us: i64) -> u64 {
-        (unix_us - TXN_EPOCH_US).max(0) as u64 * TICKS_PER_US
+        let us = unix_us.saturating_sub(TXN_EPOCH_US).clamp(0, ID_TIME_MAX_US);
+        us as u64 * TICKS_PER_US
     }
 }
 
@@ -66,7 +76,8 @@ impl TxnClock {
         self.last_tick
     }
 
-    /// Returns the next id of `origin`. The clock reads `unix_us` microseconds since 1970.
+    /// Returns the next id of `origin`. The wall clock reads `unix_us` microseconds since 1970. It panics after the last tick, to which no
+    /// wall clock leads (`TxnId::tick_at`).
     #[inline]
     pub fn next(&mut self, unix_us: i64, origin: u16) -> TxnId {
         self.last_tick = (self.last_tick + 1).max(TxnId::tick_at(unix_us));
@@ -206,6 +217,19 @@ mod tests {
         assert!(ids.windows(2).all(|w| w[0] < w[1]));
         assert_eq!(ids[0].time_us(), now);
         assert_eq!(ids[0].origin(), 3);
+    }
+
+    #[test]
+    fn ids_grow_by_a_tick_when_the_clock_reads_a_time_that_they_can_not_tell() {
+        let mut clock = TxnClock::default();
+        let too_late = TXN_EPOCH_US + (1_i64 << TICK_BITS) / TICKS_PER_US as i64;
+        let ids = [too_late - 1, too_late, i64::MAX].map(|now| clock.next(now, TxnId::MULTI_PARTITION));
+        let last_us = TXN_EPOCH_US + ID_TIME_MAX_US;
+        assert_eq!((ids[0].tick(), ids[0].time_us()), (TxnId::tick_at(last_us), last_us));
+        assert_eq!(ids[0].tick() + COUNTED_TICKS, 1_u64 << TICK_BITS);
+        assert!(ids.windows(2).all(|w| w[1].tick() == w[0].tick() + 1));
+        assert!(TxnId::tick_at(last_us - 1) < TxnId::tick_at(last_us));
+        assert_eq!(TxnId::tick_at(i64::MIN), 0);
     }
 
     #[test]
