@@ -131,7 +131,7 @@ pub struct KeyedOutcome {
     pub fingerprint: u128,
     /// Digest of the same as they were encoded (`reprise_txn::call_hash`).
     pub args_hash: u128,
-    /// Reading of the key clock when the outcome was kept.
+    /// Reading of the key clock when the outcome was kept. In replay, the next mark dates it (`KeyClock::date_of`).
     pub kept_us: u64,
     /// Encoded.
     pub result: Vec<u8>,
@@ -232,7 +232,7 @@ pub(crate) fn remember(
         key: keyed.call.key.into(),
         fingerprint: keyed.call.fingerprint,
         args_hash: keyed.args_hash,
-        kept_us: tools.shared.key_clock.now_us(),
+        kept_us: tools.shared.key_clock.replay_reading_us(),
         result: keyed.result.into(),
         partition,
     })
@@ -360,7 +360,7 @@ fn remembered(
         scope,
         key,
         fingerprint,
-        kept_us: tools.shared.key_clock.now_us(),
+        kept_us: tools.shared.key_clock.replay_reading_us(),
         args_hash: call_hash(&module.name, &procedure.name, &command.args),
         result: tools.frame.result().to_vec(),
         partition,

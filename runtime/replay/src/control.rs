@@ -76,15 +76,16 @@ impl Replayer {
         self.gather(TxnPartitions::All, job)
     }
 
-    /// The transaction id that it took, the key clock, and the work to do at this place.
+    /// The transaction id that it took, the key clock, and the work to do at this place. The clock waits until the sites have replayed
+    /// everything before the mark: the mark dates the keys of these calls, and no others.
     pub(crate) fn feed_mark(&mut self, end: Lsn, mark: &CheckpointMark) -> Result<(), ReplayError> {
-        let txn_id = mark.txn_id;
-        self.shared.key_clock.raise(mark.key_clock_us);
+        let (txn_id, key_clock_us) = (mark.txn_id, mark.key_clock_us);
         let (wanted, outcome) = (
             self.at_mark.as_mut().and_then(|at_mark| at_mark(end)),
             self.outcome.clone(),
         );
         let job: Job = Box::new(move |held| {
+            held.tools.shared.key_clock.raise_at_mark(key_clock_us);
             record_position(held, txn_id, end);
             if let Some(wanted) = wanted.filter(|_| !outcome.has_failed()) {
                 wanted(held);

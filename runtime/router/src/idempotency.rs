@@ -31,7 +31,7 @@ pub struct ExportedKey {
     pub scope: Box<str>,
     pub key: Box<str>,
     pub digests: CallDigests,
-    /// Reading of the key clock when the outcome was kept.
+    /// Reading of the key clock from which the outcome ages.
     pub kept_us: u64,
     pub outcome: CommittedOutcome,
 }
@@ -71,7 +71,7 @@ pub struct Idempotency {
 
 struct IdempotencyState {
     entries: KeyTable<KeyEntry>,
-    /// Committed keys by the key clock and the transaction, oldest first.
+    /// Committed keys by their readings of the key clock and their transactions, oldest first.
     by_age: BTreeMap<(u64, TxnId), ScopedName>,
     /// Bytes taken by everything in `entries`.
     taken: Grant,
@@ -124,7 +124,7 @@ impl Idempotency {
     /// Returns the reading of the key clock before which kept outcomes have expired.
     fn expired_before(&self) -> u64 {
         let keep_us = self.keep_us.load(Ordering::Relaxed);
-        self.shared.key_clock.now_us().saturating_sub(keep_us)
+        self.shared.key_clock.expired_before(keep_us)
     }
 
     /// Returns the version and the procedure that ran, or run now, under a key. A repeat is compared with the arguments of that call.
@@ -251,7 +251,8 @@ impl Idempotency {
         let (before, now_us) = (self.expired_before(), self.shared.key_clock.now_us());
         match self.lock().find(key, before) {
             Some(KeyEntry::Done { outcome, kept_us, .. }) => {
-                let until_us = kept_us.saturating_add(self.keep_us.load(Ordering::Relaxed));
+                let date_us = self.shared.key_clock.date_of(*kept_us);
+                let until_us = date_us.saturating_add(self.keep_us.load(Ordering::Relaxed));
                 Lookup::Kept(outcome.clone(), Duration::from_micros(until_us.saturating_sub(now_us)))
             }
             Some(KeyEntry::Running { .. }) => Lookup::Running,
@@ -259,9 +260,16 @@ impl Idempotency {
         }
     }
 
-    /// Returns committed keys behind the key clock's reading and the transaction in `after`, at most `limit`, the oldest first.
+    /// Returns committed keys behind the one whose `kept_us` and transaction are `after`, at most `limit`, the oldest first.
     pub fn export(&self, after: Option<(u64, TxnId)>, limit: usize) -> Vec<ExportedKey> {
-        let state = self.lock();
+        let (key_clock, state) = (&self.shared.key_clock, self.lock());
+        // If a mark dated the last key, that key still stands at its reading. If a mark dated it since, it stands at `kept_us`.
+        let after = after.map(
+            |(kept_us, txn_id)| match state.by_age.contains_key(&(kept_us, txn_id)) {
+                true => (kept_us, txn_id),
+                false => (key_clock.reading_dated(kept_us), txn_id),
+            },
+        );
         let first = after.map_or(Bound::Unbounded, Bound::Excluded);
         let names = state.by_age.range((first, Bound::Unbounded)).take(limit);
         let exported = names.filter_map(|(_, name)| match state.entries.get(name)? {
@@ -275,7 +283,7 @@ impl Idempotency {
                     scope,
                     key,
                     digests: *digests,
-                    kept_us: *kept_us,
+                    kept_us: key_clock.date_of(*kept_us),
                     outcome: outcome.clone(),
                 })
             }
@@ -285,7 +293,8 @@ impl Idempotency {
     }
 
     pub fn stats(&self) -> IdempotencyStats {
-        let now_us = self.shared.key_clock.now_us();
+        let key_clock = &self.shared.key_clock;
+        let now_us = key_clock.now_us();
         let state = self.lock();
         IdempotencyStats {
             keys: state.by_age.len() as u64,
@@ -295,7 +304,7 @@ impl Idempotency {
                 .by_age
                 .keys()
                 .next()
-                .map(|(kept_us, _)| Duration::from_micros(now_us.saturating_sub(*kept_us))),
+                .map(|(kept_us, _)| Duration::from_micros(now_us.saturating_sub(key_clock.date_of(*kept_us)))),
             oldest_unix_us: state.by_age.keys().next().map(|(_, txn_id)| txn_id.time_us()),
             keep: Duration::from_micros(self.keep_us.load(Ordering::Relaxed)),
             refused: state.refused,

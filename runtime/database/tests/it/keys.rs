@@ -166,6 +166,50 @@ fn an_outcome_is_kept_for_the_time_of_its_primary_over_restarts_and_no_longer() 
     }
 }
 
+/// Marks alone give the log the time of its keys. Without the checkpoint of the mark, replay has that time only behind the calls.
+#[test]
+fn replayed_key_ages_from_the_mark_behind_its_call() {
+    for log in [LogPolicy::Command, LogPolicy::Physiological] {
+        let dir = tempfile::tempdir().expect("a directory");
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        world.pass(2 * KEEP);
+        let calls = [("first", 1), ("second", 2), ("behind the mark", 3)];
+        for (key, account) in &calls[..2] {
+            assert_eq!(world.call("", key, "open", &[*account, 100]), RAN);
+        }
+        let marked = take(&world.database);
+        let (key, account) = calls[2];
+        assert_eq!(world.call("", key, "open", &[account, 100]), RAN);
+        drop(world);
+        std::fs::remove_file(dir.path().join("checkpoints").join(&marked.file)).expect("removed");
+
+        let all_are_kept = |world: &World| {
+            for (key, account) in calls {
+                assert_eq!(world.call("", key, "open", &[account, 100]), REMEMBERED, "{key}");
+            }
+        };
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        all_are_kept(&world);
+        // A checkpoint gets each key once, in pages of any size, and with the time of the mark.
+        let keys = world.database.router().idempotency();
+        let (mut after, mut exported) = (None, Vec::new());
+        while let Some(key) = keys.export(after, 1).pop() {
+            after = Some((key.kept_us, key.outcome.txn_id));
+            exported.push(String::from(key.key));
+            assert!(exported.len() <= calls.len(), "{exported:?}");
+        }
+        assert_eq!(exported, calls.map(|(key, _)| key));
+        take(&world.database);
+        drop(world);
+        let world = World::open(dir.path(), log, Duration::ZERO);
+        all_are_kept(&world);
+        world.pass(KEEP / 2);
+        all_are_kept(&world);
+        world.pass(KEEP / 2);
+        assert_eq!(calls.map(|(key, _)| world.kept("", key)), [None; 3]);
+    }
+}
+
 #[test]
 fn a_wall_clock_that_jumps_forgets_nothing() {
     let dir = tempfile::tempdir().expect("a directory");
