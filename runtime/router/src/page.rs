@@ -1,9 +1,6 @@
 //! A page of a table's rows: read from partitions that are held, or by a reader of a standby at a view. Both read stores in the same way.
 
-use std::{
-    sync::Arc,
-    time::{Duration, Instant},
-};
+use std::time::{Duration, Instant};
 
 use reprise_abi::{OpError, RowLayout, ScanFlags, TablePlacement, TableSchema};
 use reprise_base::{Lsn, PartitionId};
@@ -180,10 +177,6 @@ impl PageReader<'_> {
     fn read(&self, stores: &mut dyn ViewStores, deployed: &Deployed, seen: Lsn) -> Result<StoredPage, NoPage> {
         let request = self.request;
         let schema = schema_of(deployed, request)?;
-        let filter = request.filter.as_ref();
-        if filter.is_some_and(|filter| !Arc::ptr_eq(&filter.schema, schema)) {
-            return Err(RowsError::Changed.into());
-        }
         let mut filling = PageBuilder {
             page: StoredPage {
                 rows: Vec::new(),

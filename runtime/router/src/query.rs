@@ -32,6 +32,9 @@ pub struct TableTotals {
 pub struct RowsRequest {
     /// By `TableId`.
     pub table: u16,
+    /// The table by which the caller chose the index and encoded the keys. The read fails with `RowsError::Changed` if a deployment has changed the
+    /// table since. None: the read takes the table as it finds it.
+    pub schema: Option<Arc<TableSchema>>,
     /// 0 = primary key.
     pub index: u16,
     pub limit: u32,
@@ -48,11 +51,9 @@ pub struct RowsRequest {
     pub filter: Option<RowFilter>,
 }
 
-/// A filter of stored rows.
+/// A filter of stored rows. It can check only rows of the request's `schema`.
 #[derive(Clone)]
 pub struct RowFilter {
-    /// Schema of the rows that it can check. It does not know rows of a table that was changed meanwhile.
-    pub schema: Arc<TableSchema>,
     pub passes: Arc<dyn Fn(&[u8]) -> bool + Send + Sync>,
 }
 
@@ -66,7 +67,7 @@ impl fmt::Debug for RowFilter {
 pub struct StoredPage {
     /// Stored rows; decode them with the `RowLayout` of `schema`.
     pub rows: Vec<Vec<u8>>,
-    /// The table as it was when the rows were read: it may have been changed since the request was made, and again since.
+    /// The table as it was when the rows were read. It equals the request's `schema`, if that has one.
     pub schema: Arc<TableSchema>,
     /// None after the last row.
     pub next_cursor: Option<Vec<u8>>,
@@ -256,8 +257,14 @@ impl Router {
     }
 }
 
+/// Returns the table that a request reads. The request's bytes and positions mean nothing in another form of the table, or in another table that
+/// a deployment put in its place.
 pub(crate) fn schema_of<'d>(deployed: &'d Deployed, request: &RowsRequest) -> Result<&'d Arc<TableSchema>, RowsError> {
     let schema = deployed.tables.get(request.table as usize).ok_or(RowsError::NotFound)?;
+    // A deployment that leaves a table as it is may still replace its `Arc`, so the values count. A table's name and its owner are among them.
+    if request.schema.as_ref().is_some_and(|asked| asked != schema) {
+        return Err(RowsError::Changed);
+    }
     match schema.is_dropped() || request.index as usize > schema.indexes.len() {
         true => Err(RowsError::NotFound),
         false => Ok(schema),

@@ -435,11 +435,11 @@ fn check_pages(pair: &Pair, with_filter: bool) {
             let [first, second] = [&pair.primary, &pair.standby].map(|database| {
                 let deployed = database.router().deployed();
                 let filter = RowFilter {
-                    schema: deployed.tables[table.0 as usize].clone(),
                     passes: Arc::new(|row| row.iter().map(|byte| u64::from(*byte)).sum::<u64>() % 2 == 0),
                 };
                 let request = RowsRequest {
                     table: table.0,
+                    schema: Some(deployed.tables[table.0 as usize].clone()),
                     index,
                     limit,
                     reverse,

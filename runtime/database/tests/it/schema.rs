@@ -2,10 +2,10 @@
 
 use std::{path::Path, sync::mpsc};
 
-use crate::common::{Consenting, call, call_i64, checkpointer, config, digest_now, i64s, recovered};
+use crate::common::{Consenting, call, call_i64, checkpointer, config, digest_now, i64s, publish_counts, recovered};
 use reprise_abi::{Field, RowLayout};
 use reprise_database::{Database, DatabaseConfig};
-use reprise_router::{BatchBuilder, DeployError, InstallError, ReplyOutcome, RowsRequest};
+use reprise_router::{BatchBuilder, DeployError, InstallError, ReplyOutcome, RowsError, RowsRequest};
 
 const V1: &str = r#"{"name":"k","type":"i64","nullable":false},{"name":"b","type":"i32","nullable":false}"#;
 /// The table of module `a`, as others declare it.
@@ -188,6 +188,7 @@ fn a_column_that_is_no_longer_declared_is_dropped_and_the_database_opens_again()
     router.deploy("a", &module(V1, "", 12)).expect("deploy");
     put(&database, "a", 1);
     let one = r#"{"name":"k","type":"i64","nullable":false}"#;
+    publish_counts(&database);
     let planned = router.plan_deploy("a", &module(one, "", 8)).expect("planned").summary;
     let steps: Vec<_> = planned.tables[0]
         .steps
@@ -460,6 +461,52 @@ fn equal_keys_of_rows_without_a_key_are_walked_once() {
         // Some rows, none, or a refusal: and nothing is walked that is not shown.
         let _ = database.router().table_rows(request);
     }
+}
+
+/// A request names its index by position and its keys by their bytes. Neither means anything in another form of the table.
+#[test]
+fn page_is_refused_when_a_deployment_changed_the_table_of_its_request() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let database = open(dir.path());
+    let router = database.router();
+    let by_b = r#"{"name":"by_b","columns":["b"],"unique":false}"#;
+    router.deploy("a", &module(V1, by_b, 12)).expect("deploy");
+    put(&database, "a", 1);
+    let schema = router.deployed().tables[0].clone();
+    let every_row = RowsRequest {
+        limit: 10,
+        ..RowsRequest::default()
+    };
+    let page = router.table_rows(every_row).expect("rows");
+    let mut prefix = Vec::new();
+    RowLayout::of_table(&schema).push_key(&page.rows[0], &[1], &mut prefix);
+    let request = RowsRequest {
+        schema: Some(schema),
+        index: 1,
+        limit: 10,
+        prefix,
+        ..RowsRequest::default()
+    };
+    let read = || router.table_rows(request.clone()).map(|page| page.rows.len());
+    assert!(matches!(read(), Ok(1)));
+    // Deployments that leave the table as it is refuse no read.
+    router
+        .deploy("other", &module_over(r#""u""#, V1, "", 12))
+        .expect("a table of another module");
+    router.deploy("a", &module(V1, by_b, 16)).expect("other code");
+    assert!(matches!(read(), Ok(1)));
+    router
+        .deploy_consenting("a", &module(WIDER, by_b, 16))
+        .expect("a wider column");
+    assert!(matches!(read(), Err(RowsError::Changed)));
+    router.remove_consenting("a").expect("removed");
+    router.drop_table("a.t").expect("dropped");
+    assert!(matches!(read(), Err(RowsError::Changed)));
+    // A table of another module takes the place. Its columns and indexes equal those of the request.
+    router.deploy("b", &module(V1, by_b, 12)).expect("deploy");
+    assert_eq!(router.deployed().tables[0].full_name(), "b.t");
+    put(&database, "b", 1);
+    assert!(matches!(read(), Err(RowsError::Changed)));
 }
 
 /// The module with these bytes of its description in place of as many others.

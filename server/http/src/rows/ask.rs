@@ -9,10 +9,10 @@ use axum::{
 use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
 use reprise_api::RowsQuery;
 use reprise_codec::{count_prefix, encode_column, encode_prefix, first_names};
-use reprise_router::{RowFilter, RowsRequest};
+use reprise_router::{Router, RowFilter, RowsError, RowsRequest, StoredPage};
 
 use super::cursor::{CursorScope, unpack_cursor, walk_of};
-use crate::{refusal::Refusal, schema::PRIMARY};
+use crate::{refusal::Refusal, schema::PRIMARY, tables::find_table};
 
 /// Conditions on one request.
 const WHERE_MAX: usize = 16;
@@ -100,6 +100,7 @@ impl RowsParameters {
         let behind = self.rows.prefix.as_deref().map_or(0, count_prefix).min(columns.len());
         Ok(RowsRequest {
             table: id,
+            schema: Some(table.clone()),
             index,
             limit,
             cursor: self
@@ -116,7 +117,27 @@ impl RowsParameters {
         })
     }
 
-    fn filter(&self, table: &Arc<TableSchema>) -> Result<Option<RowFilter>, Refusal> {
+    /// Reads the page of a request. If a deployment changes the table while the read waits, encodes the query once more by the changed table.
+    /// Returns the request that was read, too. `full_name` names the table with its module, as grants do.
+    pub fn read_page(
+        &self,
+        router: &Router,
+        full_name: &str,
+        request: RowsRequest,
+    ) -> Result<(RowsRequest, StoredPage), Refusal> {
+        let limit = request.limit;
+        match router.table_rows(request.clone()) {
+            Err(RowsError::Changed) => {}
+            read => return Ok((request, read?)),
+        }
+        let deployed = router.deployed();
+        let (id, _) = find_table(&deployed, full_name)?;
+        let request = self.request(id, &deployed.tables[id as usize], limit)?;
+        let page = router.table_rows(request.clone())?;
+        Ok((request, page))
+    }
+
+    fn filter(&self, table: &TableSchema) -> Result<Option<RowFilter>, Refusal> {
         if self.rows.conditions.is_empty() {
             return Ok(None);
         }
@@ -128,7 +149,6 @@ impl RowsParameters {
             .collect();
         let (conditions, layout) = (parsed?, RowLayout::of_table(table));
         Ok(Some(RowFilter {
-            schema: table.clone(),
             passes: Arc::new(move |row| {
                 let mut key = Vec::with_capacity(32);
                 conditions

@@ -7,20 +7,14 @@ use axum::{Json, extract::State};
 use reprise_abi::{Field, RowLayout, ScalarType, TableSchema};
 use reprise_api::{GroupsPage, RowGroup, U64, integers_are_numbers};
 use reprise_codec::{columns_json, decimal};
-use reprise_router::RowsRequest;
+use reprise_router::{Router, RowsRequest, StoredPage};
 use serde_json::{Map, Number, Value};
 
 use super::{
     ask::{RowsParameters, find_column, find_columns, find_index},
     cursor::{pack_cursor, walk_of},
 };
-use crate::{
-    front::PathName,
-    permits::Operation,
-    refusal::Refusal,
-    state::{AppState, Parts},
-    tables::find_table,
-};
+use crate::{front::PathName, permits::Operation, refusal::Refusal, state::AppState, tables::find_table};
 
 const GROUPS_LIMIT_DEFAULT: u32 = 100;
 const GROUPS_LIMIT_MAX: u32 = 1000;
@@ -74,10 +68,15 @@ pub async fn list_groups(
         )));
     }
     let request = asked.request(id, table, PAGE_ROWS)?;
-    let grouping = GroupColumns::of(&asked, table)?;
+    GroupColumns::of(&asked, table)?;
+    let full_name = table.full_name();
     let groups = state
         .blocking(Operation::ReadRows, move |parts| {
-            grouping.read(parts, request, limit as usize)
+            let until = Instant::now() + GROUPS_TIME_MAX;
+            let (request, page) = asked.read_page(&parts.router, &full_name, request)?;
+            // A deployment may have changed the table, and the positions of its columns, while the first page waited.
+            let grouping = GroupColumns::of(&asked, &page.schema)?;
+            grouping.read(&parts.router, request, page, limit as usize, until)
         })
         .await??;
     Ok(Json(groups))
@@ -140,11 +139,17 @@ impl GroupColumns {
         }
     }
 
-    fn read(&self, parts: &Parts, mut request: RowsRequest, limit: usize) -> Result<GroupsPage, Refusal> {
-        let until = Instant::now() + GROUPS_TIME_MAX;
+    /// Reads on from the first page. All further pages have its request's schema, by which the columns were found.
+    fn read(
+        &self,
+        router: &Router,
+        mut request: RowsRequest,
+        mut page: StoredPage,
+        limit: usize,
+        until: Instant,
+    ) -> Result<GroupsPage, Refusal> {
         let (mut groups, mut bytes): (Vec<GroupTotals>, usize) = (Vec::new(), 0);
         loop {
-            let page = parts.router.table_rows(request.clone())?;
             let (schema, layout) = (page.schema.clone(), RowLayout::of_table(&page.schema));
             match self.rows_within(&layout, &page.rows, &groups, limit) {
                 None => {}
@@ -152,6 +157,7 @@ impl GroupColumns {
                 Some(rows) => {
                     // A page has only a position for its end, and none within it.
                     request.limit = rows as u32;
+                    page = router.table_rows(request.clone())?;
                     continue;
                 }
             }
@@ -166,6 +172,7 @@ impl GroupColumns {
                 let continues = request.cursor.is_some() && !groups.is_empty();
                 return Ok(self.answer(groups, continues, &schema, (&request, page.lsn.0)));
             }
+            page = router.table_rows(request.clone())?;
         }
     }
 

@@ -78,16 +78,19 @@ pub async fn list_rows(
     }
     asked.columns_of(table)?;
     let request = asked.request(id, table, limit)?;
-    let index = request.index;
-    let page = state
-        .blocking(Operation::ReadRows, move |parts| parts.router.table_rows(request))
+    let full_name = table.full_name();
+    let (asked, request, page) = state
+        .blocking(Operation::ReadRows, move |parts| {
+            let (request, page) = asked.read_page(&parts.router, &full_name, request)?;
+            Ok::<_, Refusal>((asked, request, page))
+        })
         .await??;
     let rows = PageRows {
         columns: asked.columns_of(&page.schema)?,
         rows: page.rows,
         next_cursor: page
             .next_cursor
-            .map(|cursor| pack_cursor(walk_of(id, &page.schema, index), &cursor)),
+            .map(|cursor| pack_cursor(walk_of(request.table, &page.schema, request.index), &cursor)),
         schema: page.schema,
         lsn: page.lsn,
     };

@@ -1,5 +1,7 @@
 //! Looking into tables: ranges, order, conditions, columns, counts and sums, CSV; and what procedures logged.
 
+use std::thread;
+
 use reprise_test_http::{Options, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -193,6 +195,60 @@ fn groups_come_as_many_as_were_asked_for_and_whole() {
         assert_eq!(groups.len(), 7);
     }
     assert_eq!(keys, (0..100).map(|id| id.to_string()).collect::<Vec<_>>());
+}
+
+/// A module over the table `t`, whose first version inserts the row (1, 5).
+const FIRST_COLUMNS: &str = r#"{"name":"b","type":"i32"}"#;
+const INSERT: &str = "(i64.store (i32.const 0) (i64.const 1)) (i64.store (i32.const 8) (i64.const 5))
+    (drop (call $insert (i32.const 0) (i64.const 0xC_0000_0000)))";
+/// The next version puts a column before `b` and widens `b`. Its migration takes some hundred milliseconds.
+const NEXT_COLUMNS: &str = r#"{"name":"new","type":"i64","nullable":true},{"name":"b","type":"i64"}"#;
+const WORK: &str = "(loop $again
+    (local.set $n (i64.add (local.get $n) (i64.const 1)))
+    (br_if $again (i64.lt_u (local.get $n) (i64.const 400000000))))";
+
+fn migrating(columns: &str, body: &str) -> Vec<u8> {
+    let description = format!(
+        r#"{{"abi":1,"tables":[{{"name":"t","columns":[{{"name":"id","type":"i64"}},{columns}],"primary_key":["id"],
+        "primary_kind":"ordered","indexes":[{{"name":"by_b","columns":["b"],"unique":false}}],"placement":{{"by":"id"}}}}],
+        "procedures":[],"on_deploy":true}}"#
+    );
+    let section: String = description.bytes().map(|byte| format!("\\{byte:02x}")).collect();
+    let text = format!(
+        r#"(module
+            (import "reprise1" "insert" (func $insert (param i32 i64) (result i64)))
+            (memory (export "memory") 1)
+            (func (export "reprise_on_deploy") (param i32) (result i32) (local $n i64)
+                {body} (i32.const 0))
+            (@custom "reprise.describe" "{section}"))"#
+    );
+    wat::parse_str(text).expect("valid wasm text")
+}
+
+/// The requests arrive under the old schema and are read under the new one: other key bytes, and another position of `b`.
+#[test]
+fn page_that_waits_for_a_deployment_is_read_by_the_changed_table() {
+    let server = Server::start_with(Options {
+        partitions: Some(1),
+        ..Options::default()
+    });
+    server.put_module("m", migrating(FIRST_COLUMNS, INSERT)).ok(201);
+    let get = |path: &str| server.get(&format!("/v1/tables/m.t/{path}"));
+    let (rows, groups) = thread::scope(|scope| {
+        let deploying = scope.spawn(|| server.put_module("m", migrating(NEXT_COLUMNS, WORK)).ok(200));
+        while server.get("/v1/status").ok(200)["deployment"].is_null() && !deploying.is_finished() {
+            thread::yield_now();
+        }
+        let rows = scope.spawn(|| get("rows?index=by_b&prefix=5"));
+        let groups = scope.spawn(|| get("groups?by=0&sum=b"));
+        deploying.join().expect("deployed");
+        (rows.join().expect("an answer"), groups.join().expect("an answer"))
+    });
+    assert_eq!(rows.ok(200)["rows"], json!([{"id": "1", "new": null, "b": "5"}]));
+    assert_eq!(
+        groups.ok(200)["groups"],
+        json!([{"key": {}, "count": "1", "sums": {"b": "5"}}])
+    );
 }
 
 #[test]
