@@ -1,10 +1,10 @@
 //! The socket of a connection. It disconnects a peer that takes nothing of its answer, and returns bytes that were read too far to the next
-//! read.
+//! read. A stream with TLS accepts up to 64 KiB that it has not sent. So a flush and the end of the stream have the limit of a write.
 
 use std::{
     io,
     pin::Pin,
-    task::{Context, Poll},
+    task::{Context, Poll, ready},
     time::Duration,
 };
 
@@ -15,12 +15,14 @@ use tokio::{
 
 use crate::{limits::WRITE_BYTES_PER_S_MIN, tls::Socket};
 
-/// Time for which a peer may still keep writes waiting. The bytes that it takes earn it more time, up to a limit.
+/// Time for which a peer may still keep the output waiting. The bytes that it takes earn it more time, up to a limit.
 struct Patience {
     max: Duration,
     left: Duration,
-    /// Since when a write waits.
+    /// Begin of the wait of a write, a flush or a shutdown.
     since: Option<Instant>,
+    /// Bytes that writes handed over without a wait since the last flush. A stream with TLS may not have sent them yet.
+    unflushed: usize,
 }
 
 impl Patience {
@@ -29,38 +31,53 @@ impl Patience {
             max,
             left: max,
             since: None,
+            unflushed: 0,
         }
     }
 
-    /// A write waits: how long it may.
+    /// Records that the output waits. Returns how long it may.
     fn wait(&mut self, now: Instant) -> Duration {
         self.since.get_or_insert(now);
         self.left
     }
 
-    /// Records that the peer took this many bytes.
-    fn earn(&mut self, bytes: usize, now: impl FnOnce() -> Instant) {
-        let Some(since) = self.since.take() else {
-            return;
-        };
+    /// Records that a write handed over this many bytes. They earn time now if the output had to wait, and otherwise with the next flush.
+    /// No byte earns time twice.
+    fn record_write(&mut self, bytes: usize, now: impl FnOnce() -> Instant) {
+        match self.since.take() {
+            Some(since) => self.earn(bytes, now().duration_since(since)),
+            None => self.unflushed += bytes,
+        }
+    }
+
+    /// Records that the stream has sent all that writes handed over. A flush that had nothing to send earns no time.
+    fn record_flush(&mut self, now: impl FnOnce() -> Instant) {
+        let bytes = std::mem::take(&mut self.unflushed);
+        if let Some(since) = self.since.take() {
+            self.earn(bytes, now().duration_since(since));
+        }
+    }
+
+    /// Counts a wait that ended, and the bytes that the peer took for it.
+    fn earn(&mut self, bytes: usize, waited: Duration) {
         let earned = Duration::from_millis(bytes as u64 * 1000 / WRITE_BYTES_PER_S_MIN);
-        let waited = now().duration_since(since);
         self.left = self.left.saturating_sub(waited).saturating_add(earned).min(self.max);
     }
 }
 
-/// A stream whose writes fail once they have waited for `wait_max`, minus the time that taken bytes have earned.
-pub struct StallGuard {
-    stream: Socket,
+/// A stream whose writes, flushes and shutdown fail with `TimedOut` once they have waited for `wait_max`, and for the time that taken bytes
+/// have earned.
+pub struct StallGuard<S = Socket> {
+    stream: S,
     patience: Patience,
     /// Bytes that come before the stream's.
     unread: Vec<u8>,
-    /// Set while a write waits.
+    /// Set while a write, a flush or a shutdown waits.
     stalled: Option<Pin<Box<Sleep>>>,
 }
 
-impl StallGuard {
-    pub fn new(stream: Socket, wait_max: Duration) -> Self {
+impl<S> StallGuard<S> {
+    pub fn new(stream: S, wait_max: Duration) -> Self {
         Self {
             stream,
             patience: Patience::new(wait_max),
@@ -75,15 +92,17 @@ impl StallGuard {
         self.unread = bytes;
     }
 
+    /// Records the progress of the output. Fails with `TimedOut` if there is none and the peer has no time left.
     fn watch<T>(
         &mut self,
         cx: &mut Context<'_>,
         progress: Poll<io::Result<T>>,
-        bytes_of: impl FnOnce(&T) -> usize,
+        record: impl FnOnce(&mut Patience, &T),
     ) -> Poll<io::Result<T>> {
         if let Poll::Ready(done) = &progress {
-            let bytes = done.as_ref().map_or(0, bytes_of);
-            self.patience.earn(bytes, Instant::now);
+            if let Ok(done) = done {
+                record(&mut self.patience, done);
+            }
             self.stalled = None;
             return progress;
         }
@@ -96,7 +115,21 @@ impl StallGuard {
     }
 }
 
-impl AsyncRead for StallGuard {
+impl<S: AsyncWrite + Unpin> StallGuard<S> {
+    /// Writes `bytes` from `written` on, then flushes the stream. Ready: the stream has sent them all. A stream with TLS may accept bytes and
+    /// send them in a flush alone, so accepted bytes are not sent bytes. Err: the stream is broken, or the peer has no time left.
+    pub fn poll_send(&mut self, cx: &mut Context<'_>, bytes: &[u8], written: &mut usize) -> Poll<io::Result<()>> {
+        while *written < bytes.len() {
+            match ready!(Pin::new(&mut *self).poll_write(cx, &bytes[*written..]))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                accepted => *written += accepted,
+            }
+        }
+        Pin::new(self).poll_flush(cx)
+    }
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for StallGuard<S> {
     fn poll_read(mut self: Pin<&mut Self>, cx: &mut Context<'_>, buffer: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
         if !self.unread.is_empty() {
             let bytes = self.unread.len().min(buffer.remaining());
@@ -111,10 +144,12 @@ impl AsyncRead for StallGuard {
     }
 }
 
-impl AsyncWrite for StallGuard {
+impl<S: AsyncWrite + Unpin> AsyncWrite for StallGuard<S> {
     fn poll_write(mut self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
         let progress = Pin::new(&mut self.stream).poll_write(cx, bytes);
-        self.watch(cx, progress, |bytes| *bytes)
+        self.watch(cx, progress, |patience, bytes| {
+            patience.record_write(*bytes, Instant::now)
+        })
     }
 
     fn poll_write_vectored(
@@ -123,7 +158,9 @@ impl AsyncWrite for StallGuard {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         let progress = Pin::new(&mut self.stream).poll_write_vectored(cx, slices);
-        self.watch(cx, progress, |bytes| *bytes)
+        self.watch(cx, progress, |patience, bytes| {
+            patience.record_write(*bytes, Instant::now)
+        })
     }
 
     fn is_write_vectored(&self) -> bool {
@@ -132,17 +169,131 @@ impl AsyncWrite for StallGuard {
 
     fn poll_flush(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let progress = Pin::new(&mut self.stream).poll_flush(cx);
-        self.watch(cx, progress, |()| 0)
+        self.watch(cx, progress, |patience, ()| patience.record_flush(Instant::now))
     }
 
     fn poll_shutdown(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Pin::new(&mut self.stream).poll_shutdown(cx)
+        let progress = Pin::new(&mut self.stream).poll_shutdown(cx);
+        self.watch(cx, progress, |patience, ()| patience.record_flush(Instant::now))
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::task::Waker;
+
+    use tokio::{io::AsyncWriteExt, time::timeout};
+
     use super::*;
+
+    /// A stream that buffers as TLS does: a write may succeed although the peer takes nothing.
+    #[derive(Default)]
+    struct BufferingStream {
+        /// Bytes that were accepted and not sent.
+        buffered: usize,
+        /// Bytes that the peer still takes.
+        room: usize,
+        sent: usize,
+    }
+
+    const BUFFER_BYTES: usize = 8;
+
+    impl BufferingStream {
+        fn send_buffered(&mut self) {
+            let bytes = self.buffered.min(self.room);
+            self.buffered -= bytes;
+            self.room -= bytes;
+            self.sent += bytes;
+        }
+    }
+
+    impl AsyncWrite for BufferingStream {
+        fn poll_write(mut self: Pin<&mut Self>, _: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+            self.send_buffered();
+            let accepted = bytes.len().min(BUFFER_BYTES - self.buffered);
+            self.buffered += accepted;
+            match accepted {
+                0 => Poll::Pending,
+                _ => Poll::Ready(Ok(accepted)),
+            }
+        }
+
+        fn poll_flush(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.send_buffered();
+            match self.buffered {
+                0 => Poll::Ready(Ok(())),
+                _ => Poll::Pending,
+            }
+        }
+
+        fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+            self.poll_flush(cx)
+        }
+    }
+
+    /// A wait that ends only by a mistake.
+    const LONG: Duration = Duration::from_secs(60);
+    const SHORT: Duration = Duration::from_millis(20);
+
+    #[tokio::test]
+    async fn bytes_count_as_sent_when_the_flush_has_ended() {
+        let mut guard = StallGuard::new(BufferingStream::default(), LONG);
+        let cx = &mut Context::from_waker(Waker::noop());
+        let (bytes, mut written) = (b"an answer", 0);
+        assert!(guard.poll_send(cx, bytes, &mut written).is_pending());
+        assert_eq!((written, guard.stream.sent), (8, 0), "the buffer is full");
+        guard.stream.room = 4;
+        assert!(guard.poll_send(cx, bytes, &mut written).is_pending());
+        assert_eq!(
+            (written, guard.stream.sent),
+            (9, 4),
+            "all is accepted, and not all is sent"
+        );
+        assert!(guard.stalled.is_some(), "the flush is under watch");
+        guard.stream.room = 5;
+        assert!(matches!(guard.poll_send(cx, bytes, &mut written), Poll::Ready(Ok(()))));
+        assert_eq!(guard.stream.sent, 9);
+        assert!(guard.stalled.is_none());
+    }
+
+    #[tokio::test]
+    async fn flush_and_shutdown_fail_when_the_peer_takes_nothing() {
+        let mut guard = StallGuard::new(BufferingStream::default(), SHORT);
+        guard.write_all(b"answer").await.expect("the buffer has room");
+        let flushed = timeout(LONG, guard.flush()).await.expect("an end of the flush");
+        assert_eq!(flushed.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+
+        let mut guard = StallGuard::new(BufferingStream::default(), SHORT);
+        guard.write_all(b"answer").await.expect("the buffer has room");
+        let ended = timeout(LONG, guard.shutdown()).await.expect("an end of the shutdown");
+        assert_eq!(ended.map_err(|error| error.kind()), Err(io::ErrorKind::TimedOut));
+    }
+
+    #[tokio::test]
+    async fn shutdown_succeeds_when_the_peer_takes_the_rest() {
+        let mut guard = StallGuard::new(BufferingStream::default(), LONG);
+        guard.write_all(b"answer").await.expect("the buffer has room");
+        guard.stream.room = 6;
+        guard.shutdown().await.expect("all is sent");
+        assert_eq!(guard.stream.sent, 6);
+    }
+
+    #[test]
+    fn flush_earns_time_when_it_waited_for_bytes_that_a_write_handed_over() {
+        let (mut patience, mut now) = (Patience::new(Duration::from_secs(60)), Instant::now());
+        for _ in 0..1_000 {
+            patience.record_write(30 * WRITE_BYTES_PER_S_MIN as usize, || now);
+            assert!(patience.wait(now) >= Duration::from_secs(30));
+            now += Duration::from_secs(30);
+            patience.record_flush(|| now);
+        }
+        // A flush without bytes ends the wait and earns nothing.
+        for left in [60, 30, 0] {
+            assert_eq!(patience.wait(now), Duration::from_secs(left));
+            now += Duration::from_secs(30);
+            patience.record_flush(|| now);
+        }
+    }
 
     #[test]
     fn a_byte_now_and_then_earns_no_time() {
@@ -150,7 +301,7 @@ mod tests {
         let (mut patience, mut now) = (Patience::new(Duration::from_secs(60)), begun);
         while !patience.wait(now).is_zero() {
             now += Duration::from_secs(5);
-            patience.earn(1, || now);
+            patience.record_write(1, || now);
         }
         assert_eq!(now - begun, Duration::from_secs(60));
     }
@@ -162,11 +313,11 @@ mod tests {
         for _ in 0..1_000 {
             assert!(patience.wait(now) >= Duration::from_secs(30));
             now += Duration::from_secs(30);
-            patience.earn(30 * WRITE_BYTES_PER_S_MIN as usize, || now);
+            patience.record_write(30 * WRITE_BYTES_PER_S_MIN as usize, || now);
         }
         // However much it took at once, it earned no more than it began with.
         patience.wait(now);
-        patience.earn(1 << 30, || now);
+        patience.record_write(1 << 30, || now);
         assert_eq!(patience.wait(now), Duration::from_secs(60));
     }
 }

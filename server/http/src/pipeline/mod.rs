@@ -26,7 +26,7 @@ use std::{
 use reprise_base::Grant;
 use reprise_router::Stream;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf},
+    io::{AsyncRead, AsyncWriteExt, ReadBuf},
     sync::watch,
     time::{Instant, Sleep, sleep_until},
 };
@@ -61,7 +61,7 @@ pub async fn serve(stream: StallGuard, state: &AppState) -> Option<StallGuard> {
     let Pipeline { mut stream, input, .. } = pipeline;
     match end {
         PipelineEnd::Over => {
-            let _ = stream.shutdown().await; // the peer may have gone already
+            let _ = stream.shutdown().await; // the peer may have gone already, or take nothing until its time is over
             None
         }
         PipelineEnd::Broken(error) => {
@@ -122,11 +122,11 @@ struct Pipeline {
     in_flight_bytes: usize,
     /// Bytes of the requests, counted among those of all connections once they are not few.
     grant: Option<Grant>,
-    /// Answers, written up to `written`.
+    /// Answers, written up to `written`. They stay until the stream has flushed them.
     out: Vec<u8>,
     written: usize,
     body: Vec<u8>,
-    /// Room for the answers in `out`.
+    /// Room for the answers in `out`, held as long as they are.
     room: Option<Room>,
     known: Option<KnownHead>,
     quiet: PipelineWait,
@@ -346,15 +346,14 @@ impl Pipeline {
         self.spare = Some(run);
     }
 
+    /// Sends the answers in `out`, and gives back their memory and their room. `On`: there are none left, neither here nor in the stream.
     fn poll_write(&mut self, cx: &mut Context<'_>) -> io::Result<IoProgress> {
-        while self.written < self.out.len() {
-            let rest = &self.out[self.written..];
-            match Pin::new(&mut self.stream).poll_write(cx, rest) {
-                Poll::Ready(Ok(0)) => return Err(io::ErrorKind::WriteZero.into()),
-                Poll::Ready(Ok(bytes)) => self.written += bytes,
-                Poll::Ready(Err(error)) => return Err(error),
-                Poll::Pending => return Ok(IoProgress::Blocked),
-            }
+        if self.out.is_empty() {
+            return Ok(IoProgress::On);
+        }
+        match self.stream.poll_send(cx, &self.out, &mut self.written) {
+            Poll::Ready(sent) => sent?,
+            Poll::Pending => return Ok(IoProgress::Blocked),
         }
         self.written = 0;
         self.room = None;

@@ -22,13 +22,13 @@ use crate::reload::{ONE, TWO, token};
 /// A wait that ends only by a mistake.
 const PATIENCE: Duration = Duration::from_secs(60);
 
-struct Certificate {
+pub struct Certificate {
     dir: PathBuf,
 }
 
 impl Certificate {
     /// Makes a certificate of a server on this machine, signed by itself.
-    fn new(dir: &Path) -> Result<Self> {
+    pub fn new(dir: &Path) -> Result<Self> {
         fs::create_dir_all(dir)?;
         let own = Self { dir: dir.to_owned() };
         own.renew()?;
@@ -67,17 +67,17 @@ impl Certificate {
         Ok(fs::write(self.path("key.pem"), key.serialize_pem())?)
     }
 
-    fn path(&self, name: &str) -> String {
+    pub fn path(&self, name: &str) -> String {
         self.dir.join(name).display().to_string()
     }
 
-    fn client(&self, server: &Server) -> Result<Client> {
+    pub fn client(&self, server: &Server) -> Result<Client> {
         let trusted = fs::read(self.path("cert.pem"))?;
         Ok(Client::trusting(&url(server), None, Some(&trusted))?)
     }
 
     /// Listens by it, and answers.
-    fn serve(&self, data_dir: &Path, args: &[&str]) -> Result<Server> {
+    pub fn serve(&self, data_dir: &Path, args: &[&str]) -> Result<Server> {
         let (cert, key) = (self.path("cert.pem"), self.path("key.pem"));
         let args = [&["--tls-cert", &cert, "--tls-key", &key], args].concat();
         let server = Spawned::start(&Launch::new(data_dir).args(&args))?.listen()?;
@@ -93,7 +93,7 @@ fn url(server: &Server) -> String {
     format!("https://{}", server.address)
 }
 
-fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
+pub fn wait(what: &str, mut is_so: impl FnMut() -> Result<bool>) -> Result<()> {
     let until = Instant::now() + PATIENCE;
     while !is_so()? {
         ensure!(Instant::now() < until, "never: {what}");
@@ -123,7 +123,7 @@ fn clients_come_by_tls_and_by_nothing_else() -> Result<()> {
     let certificate = Certificate::new(&dir.path().join("tls"))?;
     let data = dir.path().join("data");
     fs::create_dir_all(&data)?;
-    fs::write(data.join("reprise.toml"), "[http]\nheader_wait_s = 1\n")?;
+    fs::write(data.join("reprise.toml"), "[http]\nheader_wait_s = 5\n")?;
     let server = certificate.serve(&data, &[])?;
     let client = certificate.client(&server)?;
     client.deploy_module("bank", procedure_wasm("bank")?, &[])?;
