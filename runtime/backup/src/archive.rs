@@ -93,10 +93,19 @@ pub struct ArchiveStatus {
     pub failure: Option<(i64, String)>,
 }
 
+/// The files that one expiry removed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ArchiveExpiry {
+    /// Number of checkpoints and files of the log.
+    pub files: u64,
+    /// The oldest point that can still be restored, a checkpoint.
+    pub oldest: Lsn,
+}
+
 /// How much is kept for how long.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ArchiveBounds {
-    /// Age after which a file is removed, unless a younger one needs it; none: no file is removed.
+    /// Age by the key clock after which a file is removed, unless a younger one needs it; none: no file is removed.
     pub keep: Option<Duration>,
     /// Bytes of the data directory that wait for an archive that does not take them; with more it is given up.
     pub held_bytes_max: u64,
@@ -346,45 +355,65 @@ impl Archive {
         Ok(to.sync_dir()?)
     }
 
-    /// Removes files that are older than `keep`: everything before the newest checkpoint, here or in the data directory, that was
-    /// begun `keep` ago or earlier. Every moment of that time can still be restored. `live` are the data directory's checkpoints, with
-    /// the time of each.
-    pub fn expire(&self, live: &[(Lsn, i64)], now_us: i64) -> Result<(), ArchiveError> {
-        let Some(keep) = self.bounds.keep else {
+    /// Removes files that are older than `keep`: everything before the newest checkpoint, here or in the data directory, that has this age.
+    /// Every moment of that time can still be restored. `live` are the data directory's checkpoints. The key clock measures the age and
+    /// reads `now_us`, so that a jump of the wall clock makes no file older. `on_removed` is called once if files went, even before an
+    /// error.
+    pub fn expire(&self, live: &[Lsn], now_us: u64, on_removed: &dyn Fn(ArchiveExpiry)) -> Result<(), ArchiveError> {
+        let keep_us = self.bounds.keep.map(|keep| keep.as_micros() as u64);
+        let Some(until_us) = keep_us.and_then(|keep_us| now_us.checked_sub(keep_us)) else {
+            return Ok(()); // files are kept for ever, or no file can be old enough yet
+        };
+        let Some(base) = self.newest_until(live, until_us)? else {
             return Ok(());
         };
-        let until_us = now_us.saturating_sub(keep.as_micros() as i64);
-        let own = Checkpoints::new(self.checkpoints.clone());
+        let mut files = 0;
+        let removed = self.remove_before(base, &mut files);
+        if files > 0 {
+            on_removed(ArchiveExpiry { files, oldest: base });
+        }
+        removed
+    }
+
+    /// Returns the newest checkpoint that was begun when the key clock read `until_us` or less.
+    fn newest_until(&self, live: &[Lsn], until_us: u64) -> Result<Option<Lsn>, DiskError> {
+        let archived = Checkpoints::new(self.checkpoints.clone());
+        let origin = Checkpoints::new(self.origin.checkpoints.clone());
         let stored = checkpoints(&*self.checkpoints)?;
-        let mut base = live
-            .iter()
-            .filter(|(_, time_us)| *time_us <= until_us)
-            .map(|(lsn, _)| *lsn)
-            .max();
-        for lsn in stored.iter().rev() {
-            if base.is_some_and(|base| base >= *lsn) {
+        let stored = stored.iter().map(|lsn| (*lsn, &archived));
+        let mut all: Vec<_> = stored.chain(live.iter().map(|lsn| (*lsn, &origin))).collect();
+        all.sort_by_key(|(lsn, _)| *lsn);
+        let mut newest = None;
+        for (lsn, folder) in all {
+            // A checkpoint that can't be read is no way back.
+            let Ok(reader) = folder.open(lsn) else {
+                continue;
+            };
+            // The clock never falls, so all later ones are too young as well.
+            if reader.database().key_clock_us > until_us {
                 break;
             }
-            // One that can't be read is no base.
-            let time_us = own.open(*lsn).ok().map(|reader| reader.header().txn_id.time_us());
-            if time_us.is_some_and(|time_us| time_us <= until_us) {
-                base = Some(*lsn);
-                break;
-            }
+            newest = Some(lsn);
         }
-        let Some(base) = base else {
-            return Ok(());
-        };
+        Ok(newest)
+    }
+
+    /// Removes the checkpoints before `base` and the log that ends before it, and counts these files.
+    fn remove_before(&self, base: Lsn, files: &mut u64) -> Result<(), ArchiveError> {
+        let archived = Checkpoints::new(self.checkpoints.clone());
+        let stored = checkpoints(&*self.checkpoints)?;
         for lsn in stored.into_iter().filter(|lsn| *lsn < base) {
-            own.remove(lsn)?;
+            archived.remove(lsn)?;
+            *files += 1;
         }
-        // Removes log files that end before the base. Oldest first, and each step durable, so that no gap appears.
+        // Oldest first, and each step durable, so that no gap appears.
         let places = segments(&*self.log)?;
         for pair in places.windows(2) {
             if start_of_segment(&*self.log, pair[1])? > base {
                 break;
             }
             self.log.remove(&segment_name(pair[0]))?;
+            *files += 1;
             self.log.sync_dir()?;
         }
         Ok(())

@@ -16,7 +16,7 @@ use sha2::{Digest, Sha256};
 use crate::{
     manifest::{BackupManifest, MANIFEST_NAME, ManifestError, ManifestFile, describe_files, is_place},
     restore::{Point, RestoreError, RestoreReport, RestoreSource, new_place},
-    staging::StagingDir,
+    staging::{StagingDir, StagingError},
     tree::DirHandle,
 };
 
@@ -107,14 +107,18 @@ fn genesis_of(
     })
 }
 
-/// Makes the directory `target` of a backup's files, its manifest among them, as `open` gives them by name; each must be
-/// what its checksum says.
+/// Begins the directory of a backup that `receive_backup` fills. Fails if `target` holds anything, or can't be made.
+pub fn stage_backup(target: &Path) -> Result<StagingDir, StagingError> {
+    StagingDir::begin(&new_place(target)?)
+}
+
+/// Fills and publishes a directory of `stage_backup` with a backup's files, its manifest among them. `open` gives each by its name, and each
+/// must match its checksum.
 pub fn receive_backup(
-    target: &Path,
+    staging: StagingDir,
     files: &[ManifestFile],
     open: &mut dyn FnMut(&str) -> io::Result<Box<dyn Read>>,
 ) -> Result<BackupManifest, RestoreError> {
-    let staging = StagingDir::begin(&new_place(target)?)?;
     for file in files {
         let is_manifest = file.path == MANIFEST_NAME;
         if !is_manifest && !is_place(&file.path) {

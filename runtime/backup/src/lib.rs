@@ -10,17 +10,20 @@ mod archive;
 mod backup;
 mod history;
 mod manifest;
+mod remainder;
 mod restore;
 mod staging;
 mod tree;
 mod union;
 
-pub use archive::{Archive, ArchiveBounds, ArchiveError, ArchiveSource, ArchiveStatus, FindRecord};
+pub use archive::{Archive, ArchiveBounds, ArchiveError, ArchiveExpiry, ArchiveSource, ArchiveStatus, FindRecord};
 pub use backup::{
-    VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, seal, verify_backup, verify_backup_in,
+    VerifiedBackup, create_backup, create_backup_in, decode_all, receive_backup, seal, stage_backup, verify_backup,
+    verify_backup_in,
 };
 pub use history::{OtherHistory, check_history, settled_id};
 pub use manifest::{BackupManifest, MANIFEST_NAME, ManifestError, ManifestFile, sum_file};
+pub use remainder::{partial_target, remove_remainder};
 pub use restore::{Point, RestoreError, RestoreReport, RestoreSource, restore, restore_archived, restore_in};
 pub use staging::{StagingDir, StagingError, copy_file};
 pub use tree::{DirHandle, DirTree, RealTree};

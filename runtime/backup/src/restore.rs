@@ -4,11 +4,12 @@
 use std::{
     path::{Path, PathBuf},
     sync::Arc,
+    time::Duration,
 };
 
 use reprise_base::{Lsn, TxnId};
 use reprise_checkpoint::{CheckpointError, Checkpoints, checkpoint_name};
-use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock};
+use reprise_env::{Clock, Disk, DiskError, DiskErrorKind, DiskLock, RealClock, RealThreads, Threads};
 use reprise_log::{CopyRange, Damage, LogCopy, LogError, LogReader, VerifyReport};
 use reprise_wire::PairWalk;
 
@@ -141,8 +142,11 @@ pub fn restore_in(
     RestoreSource::open(source)?.restore_held(target, point, now_us)
 }
 
-/// Number of readings of a directory on which a server runs, before an error counts as damage.
-const LIVE_READINGS_MAX: u32 = 5;
+/// Smallest number of readings of a directory on which a server runs, before an error counts as damage.
+const LIVE_READINGS_MIN: u32 = 5;
+/// Shortest time for which such a directory is read again. A busy machine may delay a write of the server for this time.
+const LIVE_READINGS_TIME: Duration = Duration::from_secs(10);
+const LIVE_READINGS_INTERVAL: Duration = Duration::from_millis(20);
 
 pub(crate) fn new_place(target: &Path) -> Result<DirHandle, StagingError> {
     DirHandle::beside(target).ok_or_else(|| StagingError::Name(target.to_owned()))
@@ -206,12 +210,18 @@ impl RestoreSource {
             Err(RestoreError::Running(_)) => None,
             Err(error) => return Err(error),
         };
+        let threads: &'static dyn Threads = &RealThreads;
+        let clock = RealClock::new();
         let mut readings = 1;
         loop {
-            match self.restore(target, point, now_us) {
-                Err(error) if held.is_none() && error.may_pass() && readings < LIVE_READINGS_MAX => readings += 1,
-                ended => return ended,
+            let ended = self.restore(target, point, now_us);
+            let may_pass = held.is_none() && ended.as_ref().is_err_and(RestoreError::may_pass);
+            let elapsed = Duration::from_nanos(clock.monotonic_ns());
+            if !may_pass || (readings >= LIVE_READINGS_MIN && elapsed >= LIVE_READINGS_TIME) {
+                return ended;
             }
+            readings += 1;
+            threads.sleep(LIVE_READINGS_INTERVAL);
         }
     }
 

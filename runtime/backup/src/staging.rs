@@ -7,6 +7,7 @@ use reprise_env::{Disk, DiskError, DiskErrorKind, DiskLock};
 
 use crate::{
     manifest::MANIFEST_NAME,
+    remainder::partial_name,
     tree::{DirHandle, DirTree, PARTIAL},
 };
 
@@ -42,7 +43,7 @@ impl StagingDir {
         // A rename can't replace a mount point, and the folder beside it is on another file system.
         let (tree, partial, target) = match tree.within(name) {
             Some(within) => (within, PARTIAL.to_owned(), None),
-            None => (tree.clone(), format!(".{name}.partial"), Some(name.to_owned())),
+            None => (tree.clone(), partial_name(name), Some(name.to_owned())),
         };
         let lock = claim_dir(&*tree, &partial)?;
         Ok(Self {
@@ -101,7 +102,7 @@ fn move_out(tree: &dyn DirTree, partial: &str) -> Result<(), DiskError> {
 impl Drop for StagingDir {
     fn drop(&mut self) {
         if self.lock.is_some() {
-            // If it can't be removed, the next attempt for the same directory removes it.
+            // If it can't be removed, the next attempt for the same directory removes it, and on a server the next backup.
             let _ = self.place.tree().remove(self.place.name());
         }
     }

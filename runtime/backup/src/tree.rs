@@ -1,6 +1,7 @@
 //! Directories beside each other, in which databases and backups lie: the file system's, or a simulation's.
 
 use std::{
+    ffi::OsString,
     fs, io,
     path::{Path, PathBuf},
     sync::Arc,
@@ -30,6 +31,15 @@ pub trait DirTree: Send + Sync {
     fn prepare(&self) -> Result<(), DiskError>;
     /// The names of all.
     fn list(&self) -> Result<Vec<String>, DiskError>;
+    /// Names of everything in a directory, of files and of all else. None: the path is a link, or no directory. A tree without links and
+    /// folders has files alone.
+    fn entries(&self, path: &str) -> Result<Option<Vec<OsString>>, DiskError> {
+        match self.open(path) {
+            Ok(disk) => Ok(Some(disk.list()?.into_iter().map(OsString::from).collect())),
+            Err(error) if error.kind == DiskErrorKind::NotFound => Ok(None),
+            Err(error) => Err(error),
+        }
+    }
     /// The directory's path, for messages and for code that reads files of the system.
     fn path(&self, path: &str) -> PathBuf;
 }
@@ -105,6 +115,19 @@ impl DirTree for RealTree {
             .flatten()
             .filter_map(|entry| entry.file_name().into_string().ok());
         Ok(names.collect())
+    }
+
+    fn entries(&self, path: &str) -> Result<Option<Vec<OsString>>, DiskError> {
+        let path = self.path(path);
+        match fs::symlink_metadata(&path) {
+            Ok(found) if found.is_dir() => {}
+            Ok(_) => return Ok(None),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
+            Err(error) => return Err(failed("look at", &path)(error)),
+        }
+        let entries = fs::read_dir(&path).map_err(failed("look into", &path))?;
+        let names: io::Result<Vec<_>> = entries.map(|entry| entry.map(|entry| entry.file_name())).collect();
+        names.map(Some).map_err(failed("look into", &path))
     }
 
     fn path(&self, path: &str) -> PathBuf {

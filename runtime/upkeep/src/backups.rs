@@ -2,6 +2,7 @@
 
 use std::{
     fs::File,
+    io,
     sync::{
         Arc, Mutex, MutexGuard,
         atomic::{AtomicBool, Ordering},
@@ -11,23 +12,25 @@ use std::{
 
 use reprise_backup::{
     BackupManifest, DirHandle, DirTree, MANIFEST_NAME, ManifestError, ManifestFile, RestoreError, RestoreReport,
-    StagingDir, copy_file, seal, sum_file,
+    StagingDir, copy_file, partial_target, remove_remainder, seal, sum_file,
 };
 use reprise_base::Lsn;
 use reprise_checkpoint::{Checkpoints, checkpoint_name};
-use reprise_env::{Disk, DiskError, Step, ThreadHandle, Work, open_regular_file};
+use reprise_env::{Clock, Disk, DiskError, MakeWork, ThreadHandle, open_regular_file};
 use reprise_log::CopyRange;
 
 use crate::{
     backup_info::{BackupError, BackupInfo, BackupPhase},
+    backup_job::{BackupJob, CleaningJob},
+    bounded_join::join_bounded,
     checkpoint_info::CheckpointPhase,
-    checkpointer::{Checkpointer, GROWN_BYTES_MIN},
+    checkpointer::Checkpointer,
     engine::EngineHandles,
-    retention::RetentionGuard,
 };
 
-const PREFIX: &str = "backup-";
-const POLL_INTERVAL: Duration = Duration::from_millis(20);
+pub(crate) const PREFIX: &str = "backup-";
+/// Digits of an id: microseconds since 1970, from 2001 to 2286. A directory with another number is not one that the server made.
+const ID_DIGITS: usize = 16;
 /// Longest wait until the records of a backup are in the log's files.
 const COPY_WAIT_MAX: Duration = Duration::from_mins(1);
 /// Failures remembered.
@@ -38,14 +41,14 @@ const BACKUPS_MAX: usize = 1_000;
 /// The backups of one open database, in a directory that the operator chose.
 pub struct Backups {
     /// The directories of all backups.
-    tree: Arc<dyn DirTree>,
+    pub(crate) tree: Arc<dyn DirTree>,
     /// Bytes that all of them may have together.
     bytes_max: u64,
     checkpoints: Arc<dyn Disk>,
-    checkpointer: Arc<Checkpointer>,
+    pub(crate) checkpointer: Arc<Checkpointer>,
     state: Mutex<BackupsState>,
     is_stopping: AtomicBool,
-    thread: Mutex<Option<Box<dyn ThreadHandle>>>,
+    threads: Mutex<Vec<Box<dyn ThreadHandle>>>,
 }
 
 #[derive(Default)]
@@ -58,26 +61,55 @@ struct BackupsState {
     failed: Vec<BackupInfo>,
 }
 
+impl BackupsState {
+    fn running(&self, clock: &dyn Clock) -> Option<BackupInfo> {
+        let mut info = self.running.clone()?;
+        let spent_ns = clock.monotonic_ns() - self.begun_ns;
+        info.seconds = Some(Duration::from_nanos(spent_ns).as_secs_f64());
+        Some(info)
+    }
+}
+
+/// Returns the id of the backup whose directory has this name, complete or not. None: the directory is not one that the server made.
+fn id_of(name: &str) -> Option<&str> {
+    let id = partial_target(name).unwrap_or(name).strip_prefix(PREFIX)?;
+    let is_id = id.len() == ID_DIGITS && id.bytes().all(|byte| byte.is_ascii_digit());
+    is_id.then_some(id)
+}
+
 impl Backups {
-    /// Makes backups in `tree`, of `bytes_max` together at most. Copies checkpoints from their folder, `checkpoints`.
+    /// Makes backups in `tree`, of `bytes_max` together at most. Copies checkpoints from their folder, `checkpoints`. Begins to remove the
+    /// directories that a killed server left in the tree.
     pub fn new(
         tree: Arc<dyn DirTree>,
         bytes_max: u64,
         checkpoints: Arc<dyn Disk>,
         checkpointer: Arc<Checkpointer>,
     ) -> Arc<Self> {
-        Arc::new(Self {
+        let backups = Arc::new(Self {
             tree,
             bytes_max,
             checkpoints,
             checkpointer,
             state: Mutex::default(),
             is_stopping: AtomicBool::new(false),
-            thread: Mutex::default(),
-        })
+            threads: Mutex::default(),
+        });
+        let job = CleaningJob(backups.clone());
+        // A thread does it, because the disk may hang. If there is no thread, the next backup does it.
+        let _ = backups.start("backup-clean", Box::new(move || Box::new(job)));
+        backups
     }
 
-    fn engine(&self) -> &EngineHandles {
+    fn start(&self, name: &str, make: MakeWork) -> io::Result<()> {
+        let started = self.engine().shared.threads.start(name, make)?;
+        let mut threads = self.threads.lock().expect("held for a push");
+        threads.retain(|thread| !thread.is_over());
+        threads.push(started);
+        Ok(())
+    }
+
+    pub(crate) fn engine(&self) -> &EngineHandles {
         self.checkpointer.engine()
     }
 
@@ -85,16 +117,14 @@ impl Backups {
         self.state.lock().expect("nothing panics under this lock")
     }
 
-    /// Stops a backup in progress.
+    /// Stops a backup in progress, and waits for it, but not for a disk that hangs.
     pub fn stop(&self) {
         self.is_stopping.store(true, Ordering::Release);
-        let thread = self.thread.lock().expect("held to take").take();
-        if let Some(thread) = thread {
-            thread.join(); // the list has its results
-        }
+        let threads = std::mem::take(&mut *self.threads.lock().expect("held to take"));
+        join_bounded(&self.engine().shared, threads); // the list has their results
     }
 
-    fn goes_on(&self) -> bool {
+    pub(crate) fn goes_on(&self) -> bool {
         !self.is_stopping.load(Ordering::Acquire)
     }
 
@@ -107,6 +137,19 @@ impl Backups {
             .collect();
         ids.sort_unstable_by(|a, b| b.cmp(a));
         ids
+    }
+
+    /// Removes the directories that a killed server left of backups and of removals. If one can't be removed now, the next backup tries again.
+    pub(crate) fn remove_remainders(&self) {
+        // The names are read first: the list then has no directory of a backup that begins after the look at `running`.
+        let names = self.tree.list().unwrap_or_default();
+        let running = self.lock().running.as_ref().map(|info| info.id.clone());
+        for name in names {
+            let is_ours = id_of(&name).is_some_and(|id| running.as_deref() != Some(id));
+            if is_ours && self.goes_on() {
+                let _ = remove_remainder(&*self.tree, &name);
+            }
+        }
     }
 
     /// Checks that there is room for one more. Its size is estimated by the newest checkpoint and the log behind it, if these are known.
@@ -145,7 +188,7 @@ impl Backups {
         }
     }
 
-    fn record_end(&self, made: Result<BackupManifest, RestoreError>) {
+    pub(crate) fn record_end(&self, made: Result<BackupManifest, RestoreError>) {
         let Some(mut info) = self.running() else {
             return;
         };
@@ -163,7 +206,7 @@ impl Backups {
     }
 
     /// Makes all of a backup but its checkpoint, which was copied and has `checkpoint_bytes`.
-    fn make(
+    pub(crate) fn make(
         &self,
         staging: StagingDir,
         checkpoint: Lsn,
@@ -213,7 +256,7 @@ impl Backups {
 
     /// Copies a checkpoint and reads the copy back: it may have decayed since it was written. Its bytes; none for one that is
     /// not whole.
-    fn copy_checkpoint(&self, staging: &StagingDir, lsn: Lsn) -> Result<Option<u64>, RestoreError> {
+    pub(crate) fn copy_checkpoint(&self, staging: &StagingDir, lsn: Lsn) -> Result<Option<u64>, RestoreError> {
         let target = staging.folder("checkpoints")?;
         let copies = Checkpoints::new(target.clone());
         let name = checkpoint_name(lsn);
@@ -229,7 +272,7 @@ impl Backups {
     }
 
     /// Begins a checkpoint that the backup needs. Returns its LSN. None: another one has just begun.
-    fn new_checkpoint(&self) -> Result<Option<Lsn>, RestoreError> {
+    pub(crate) fn new_checkpoint(&self) -> Result<Option<Lsn>, RestoreError> {
         let begun = self.checkpointer.try_take();
         begun.map(|begun| begun.map(|begun| begun.lsn)).map_err(|error| {
             RestoreError::GivenUp(format!(
@@ -239,7 +282,7 @@ impl Backups {
     }
 
     /// Returns whether the checkpoint that was begun for the backup is published yet.
-    fn is_published(&self, lsn: Lsn) -> Result<bool, RestoreError> {
+    pub(crate) fn is_published(&self, lsn: Lsn) -> Result<bool, RestoreError> {
         if !self.goes_on() {
             return Err(RestoreError::GivenUp("the node stops".into()));
         }
@@ -253,11 +296,7 @@ impl Backups {
     }
 
     fn running(&self) -> Option<BackupInfo> {
-        let state = self.lock();
-        let mut info = state.running.clone()?;
-        let spent_ns = self.engine().shared.clock.monotonic_ns() - state.begun_ns;
-        info.seconds = Some(Duration::from_nanos(spent_ns).as_secs_f64());
-        Some(info)
+        self.lock().running(&*self.engine().shared.clock)
     }
 
     fn place(&self, id: &str) -> Option<DirHandle> {
@@ -313,17 +352,21 @@ fn files_of(place: &DirHandle, manifest: &BackupManifest) -> Vec<ManifestFile> {
 }
 
 impl Backups {
-    /// Begins a backup and returns at once; if one is running, returns that one. With `with_earlier` it also holds the older
-    /// checkpoints, and all log from the oldest of them on. It can then be restored to points before it was made.
+    /// Begins a backup and returns at once; if one is running, returns that one. A new one has 0 seconds. With `with_earlier` it also holds
+    /// the older checkpoints, and all log from the oldest of them on. It can then be restored to points before it was made.
     pub fn create(self: &Arc<Self>, with_earlier: bool) -> Result<BackupInfo, BackupError> {
+        if let Some(running) = self.running() {
+            return Ok(running);
+        }
+        // Reads the disk, which may hang, so that no lock is held.
+        self.check_room(with_earlier)?;
         let mut state = self.lock();
-        if let Some(running) = &state.running {
-            return Ok(running.clone());
+        if let Some(running) = state.running(&*self.engine().shared.clock) {
+            return Ok(running);
         }
         if !self.goes_on() {
             return Err(BackupError::Unavailable("the node stops".into()));
         }
-        self.check_room(with_earlier)?;
         let began_unix_us = self.engine().shared.clock.now_us();
         let id = began_unix_us.to_string();
         let directory = self.tree.path(&format!("{PREFIX}{id}"));
@@ -340,12 +383,10 @@ impl Backups {
             error: None,
         };
         let job = BackupJob::new(self.clone(), id, with_earlier);
-        let make = Box::new(move || Box::new(job) as Box<dyn Work>);
-        let started = self.engine().shared.threads.start("backup", make);
-        let thread = started.map_err(|error| {
+        let started = self.start("backup", Box::new(move || Box::new(job)));
+        started.map_err(|error| {
             BackupError::Unavailable(format!("the server could not start a thread for it: {error}").into())
         })?;
-        *self.thread.lock().expect("held for a store") = Some(thread);
         (state.running, state.begun_ns) = (Some(info.clone()), self.engine().shared.clock.monotonic_ns());
         Ok(info)
     }
@@ -383,117 +424,31 @@ impl Backups {
         Ok((file, found.bytes))
     }
 
-    /// Removes a backup, or the record of a failed one.
+    /// Removes a backup, or the record of a failed one. A backup without its manifest, whose removal did not end, is removed as well.
     pub fn remove(&self, id: &str) -> Result<(), BackupError> {
         let failed = |error: DiskError| BackupError::Unavailable(error.to_string().into());
         let known = self.lock().failed.len();
         self.lock().failed.retain(|info| info.id != id);
         let was_failure = self.lock().failed.len() < known;
-        let place = match self.place(id).filter(|place| place.holds(MANIFEST_NAME)) {
-            Some(place) => place,
-            None if was_failure => return Ok(()),
-            None => return Err(BackupError::NotFound),
-        };
-        // The manifest goes first. Without it the directory is no backup any more, whatever happens to the rest.
+        let place = self.place(id).ok_or(BackupError::NotFound)?;
+        if !place.holds(MANIFEST_NAME) {
+            let removed = match id_of(place.name()) {
+                Some(_) => remove_remainder(&*self.tree, place.name()),
+                None => Ok(false),
+            };
+            return match removed {
+                Ok(true) => Ok(()),
+                _ if was_failure => Ok(()),
+                Ok(false) => Err(BackupError::NotFound),
+                Err(error) => Err(failed(error)),
+            };
+        }
+        // The manifest goes first. Without it the directory is no backup any more, and the next backup removes the rest after a kill.
         let root = place.root().map_err(failed)?;
+        let _held = root.lock().map_err(failed)?;
         root.remove(MANIFEST_NAME).map_err(failed)?;
         root.sync_dir().map_err(failed)?;
         self.lock().seconds.retain(|(known, _)| known != id);
         self.tree.remove(place.name()).map_err(failed)
-    }
-}
-
-/// A backup on its way.
-struct BackupJob {
-    backups: Arc<Backups>,
-    id: String,
-    with_earlier: bool,
-    at: BackupStage,
-}
-
-/// The next step of a backup. The guard keeps the checkpoint and the log behind it until they are copied.
-enum BackupStage {
-    Begin,
-    /// A checkpoint of now, or one that is as good.
-    Choose(StagingDir, RetentionGuard),
-    /// Waits until this checkpoint is published.
-    Wait(StagingDir, RetentionGuard, Lsn),
-    Over,
-}
-
-impl BackupJob {
-    fn new(backups: Arc<Backups>, id: String, with_earlier: bool) -> Self {
-        let at = BackupStage::Begin;
-        Self {
-            backups,
-            id,
-            with_earlier,
-            at,
-        }
-    }
-
-    fn go_on(&mut self) -> Result<Step, RestoreError> {
-        let backups = &self.backups;
-        match std::mem::replace(&mut self.at, BackupStage::Over) {
-            BackupStage::Begin => {
-                backups.tree.prepare()?;
-                let kept = backups.checkpointer.keep_all();
-                let place = DirHandle::new(backups.tree.clone(), &format!("{PREFIX}{}", self.id));
-                self.at = BackupStage::Choose(StagingDir::begin(&place)?, kept);
-            }
-            BackupStage::Choose(staging, kept) => {
-                if let Some(lsn) = backups.checkpointer.history.newest_within(GROWN_BYTES_MIN)
-                    && let Some(bytes) = backups.copy_checkpoint(&staging, lsn)?
-                {
-                    return self.finish(staging, lsn, bytes);
-                }
-                match backups.new_checkpoint()? {
-                    Some(lsn) => self.at = BackupStage::Wait(staging, kept, lsn),
-                    None => {
-                        self.at = BackupStage::Choose(staging, kept);
-                        return Ok(Step::Idle);
-                    }
-                }
-            }
-            BackupStage::Wait(staging, kept, awaited) => {
-                if !backups.is_published(awaited)? {
-                    self.at = BackupStage::Wait(staging, kept, awaited);
-                    return Ok(Step::Idle);
-                }
-                let Some(bytes) = backups.copy_checkpoint(&staging, awaited)? else {
-                    return Err(RestoreError::GivenUp(
-                        "the server can't read any checkpoint back".into(),
-                    ));
-                };
-                return self.finish(staging, awaited, bytes);
-            }
-            BackupStage::Over => return Ok(Step::Over),
-        }
-        Ok(Step::Done)
-    }
-
-    fn finish(&self, staging: StagingDir, lsn: Lsn, bytes: u64) -> Result<Step, RestoreError> {
-        let manifest = self.backups.make(staging, lsn, bytes, self.with_earlier)?;
-        self.backups.record_end(Ok(manifest));
-        Ok(Step::Over)
-    }
-}
-
-impl Work for BackupJob {
-    fn run(mut self: Box<Self>) {
-        loop {
-            match self.step() {
-                Step::Done => {}
-                Step::Idle => self.backups.engine().shared.threads.sleep(POLL_INTERVAL),
-                Step::Over => return,
-            }
-        }
-    }
-
-    fn step(&mut self) -> Step {
-        self.go_on().unwrap_or_else(|error| {
-            self.backups.record_end(Err(error));
-            Step::Over
-        })
     }
 }

@@ -147,10 +147,11 @@ impl CheckpointHistory {
 
     /// Records how the writing of the running checkpoint ended. `leftover` says why files that it replaces are still there.
     pub fn record_end(&self, written: Result<CheckpointSize, CheckpointError>, leftover: Option<String>) {
-        if let Err(error) = &written {
-            self.record_failure(error.to_string());
-        }
         let mut state = self.lock();
+        // One lock covers both: a caller that sees the failure can begin another checkpoint at once.
+        if let Err(error) = &written {
+            self.count_failure(&mut state, error.to_string());
+        }
         let begun_ns = state.begun_ns.take();
         let Some(mut info) = state.running.take() else {
             return;
@@ -185,8 +186,11 @@ impl CheckpointHistory {
 
     /// Records that a checkpoint failed, or could not be begun.
     pub fn record_failure(&self, error: String) {
+        self.count_failure(&mut self.lock(), error);
+    }
+
+    fn count_failure(&self, state: &mut HistoryState, error: String) {
         let shared = &self.engine.shared;
-        let mut state = self.lock();
         state.counts.1 += 1;
         let reason = error.clone();
         state.last_failure = Some(FailedCheckpoint {

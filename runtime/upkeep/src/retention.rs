@@ -6,17 +6,13 @@ use std::{
     time::Duration,
 };
 
-use reprise_backup::{Archive, ArchiveBounds, ArchiveError, ArchiveSource, ArchiveStatus, DirHandle};
+use reprise_backup::{Archive, ArchiveBounds, ArchiveError, ArchiveExpiry, ArchiveSource, ArchiveStatus, DirHandle};
 use reprise_base::Lsn;
 use reprise_checkpoint::{CheckpointError, CheckpointSize};
 use reprise_env::{MakeWork, Step, ThreadHandle, Work};
 use reprise_observe::{Notice, NoticeKind};
 
-use crate::checkpoint_history::CheckpointHistory;
-
-/// How long a stop waits for an archive whose disk may hang.
-const ARCHIVE_STOP_MAX: Duration = Duration::from_secs(5);
-const ARCHIVE_STOP_POLL_INTERVAL: Duration = Duration::from_millis(1);
+use crate::{bounded_join::join_bounded, checkpoint_history::CheckpointHistory};
 
 /// Removes checkpoints and log that newer checkpoints replace.
 pub(crate) struct Retention {
@@ -108,16 +104,8 @@ impl Retention {
 
     /// Waits for the archive's thread, but not for ever. Files that it did not take are taken after the next checkpoint.
     pub fn stop(&self) {
-        let Some(thread) = self.archive_thread().started.take() else {
-            return;
-        };
-        let polls = ARCHIVE_STOP_MAX.as_micros() / ARCHIVE_STOP_POLL_INTERVAL.as_micros();
-        for _ in 0..polls {
-            if thread.is_over() {
-                return thread.join();
-            }
-            self.history.engine.shared.threads.sleep(ARCHIVE_STOP_POLL_INTERVAL);
-        }
+        let started = self.archive_thread().started.take();
+        join_bounded(&self.history.engine.shared, started.into_iter().collect());
     }
 
     /// Records how the writing of a checkpoint ended. After a published one, it removes the files that it replaces.
@@ -180,7 +168,7 @@ impl Retention {
         if removed.is_ok() && archive.is_given_up() {
             return; // later removals do not concern this archive
         }
-        let kept = removed.and_then(|()| archive.expire(&self.history.published(), now_us));
+        let kept = removed.and_then(|()| self.expire(archive));
         let error = match kept.and_then(|()| Ok(archive.record_success()?)) {
             Ok(()) | Err(ArchiveError::GivenUp) => return,
             Err(error) => error,
@@ -189,6 +177,25 @@ impl Retention {
         shared.notices.publish(NoticeKind::Archive, || Notice::ArchiveFailed {
             reason: error.to_string(),
         });
+    }
+
+    /// Removes the files that the archive has kept for long enough, and reports how many went.
+    fn expire(&self, archive: &Archive) -> Result<(), ArchiveError> {
+        let shared = &self.history.engine.shared;
+        let begun_ns = shared.clock.monotonic_ns();
+        let live: Vec<_> = self.history.published().into_iter().map(|(lsn, _)| lsn).collect();
+        let report = |expiry: ArchiveExpiry| {
+            let ArchiveExpiry { files, oldest } = expiry;
+            let took_ns = shared.clock.monotonic_ns().saturating_sub(begun_ns);
+            shared.notices.publish(NoticeKind::Control, || Notice::Controlled {
+                principal: "the server".to_owned(),
+                operation: "expire-archive",
+                subject: format!("{files} files removed, oldest point left: LSN {oldest}"),
+                outcome: "done".to_owned(),
+                took: Duration::from_nanos(took_ns),
+            });
+        };
+        archive.expire(&live, shared.key_clock.now_us(), &report)
     }
 
     /// Removes surplus checkpoints, then the log that only they needed. In this order a crash between the two leaves each checkpoint with

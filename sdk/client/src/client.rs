@@ -305,8 +305,8 @@ impl Client {
         self.get(&["v1", "checkpoints"])
     }
 
-    /// Begins a backup on the server, or returns the one under way. `with_earlier`: it also holds the log before its checkpoint, if there
-    /// is any.
+    /// Begins a backup on the server, or returns the one under way, which has more than 0 seconds. `with_earlier`: it also holds the log
+    /// before its checkpoint, if there is any.
     pub fn create_backup(&self, with_earlier: bool) -> Result<Backup, ClientError> {
         let asked = with_earlier.then(|| ("earlier", "true".to_owned()));
         self.json(self.http.post(self.at_with(&["v1", "backups"], asked.as_slice())))

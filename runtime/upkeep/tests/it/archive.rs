@@ -6,7 +6,7 @@ use std::{
     path::{Path, PathBuf},
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering},
+        atomic::{AtomicBool, AtomicI64, AtomicU64, Ordering},
     },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -19,7 +19,8 @@ use reprise_backup::{
     ArchiveBounds, ArchiveError, DirHandle, DirTree, Point, RealTree, RestoreError, restore, restore_archived,
 };
 use reprise_database::{Database, DatabaseConfig};
-use reprise_env::{Disk, DiskError, DiskFile, DiskFilter, FilteredDisk};
+use reprise_env::{Clock, Disk, DiskError, DiskFile, DiskFilter, FilteredDisk, RealClock};
+use reprise_observe::Notice;
 use reprise_upkeep::{ArchiveStatus, BackupError, BackupPhase, Backups};
 
 const WAIT_MAX: Duration = Duration::from_secs(120);
@@ -199,6 +200,8 @@ fn expired_archive_is_deleted_and_the_rest_is_whole() {
     thread::sleep(keep + Duration::from_millis(300));
     let young = history(&database, &data, 10, 4);
     let begun = young.first().expect("some").txn_id.time_us();
+    // The last files may expire until the archive's thread has ended.
+    close(database);
     let past = SystemTime::now() - keep;
     let past_us = past.duration_since(UNIX_EPOCH).expect("later").as_micros() as i64;
     let error = restore_archived(&data, &archive, &root.path().join("x"), Point::Lsn(old[0].lsn)).expect_err("past");
@@ -214,14 +217,92 @@ fn expired_archive_is_deleted_and_the_rest_is_whole() {
     }
 }
 
+/// The system's clocks, of which each is moved by itself.
+struct MovedClock {
+    real: RealClock,
+    wall_us: AtomicI64,
+    passed_us: AtomicU64,
+}
+
+impl Clock for MovedClock {
+    fn now_us(&self) -> i64 {
+        self.real.now_us() + self.wall_us.load(Ordering::Relaxed)
+    }
+    fn monotonic_ns(&self) -> u64 {
+        self.real.monotonic_ns() + 1_000 * self.passed_us.load(Ordering::Relaxed)
+    }
+}
+
+const DAY_US: u64 = 86_400_000_000;
+
+#[test]
+fn archive_expires_when_time_has_passed_and_not_when_the_wall_clock_jumps() {
+    let Dirs { root, data, archive } = dirs();
+    let clock = Arc::new(MovedClock {
+        real: RealClock::new(),
+        wall_us: AtomicI64::new(0),
+        passed_us: AtomicU64::new(0),
+    });
+    let moved = clock.clone();
+    let opened = Database::open_changed(config(&data, 2), |around| around.clock = moved);
+    let database = opened.expect("open");
+    let bounds = ArchiveBounds {
+        keep: Some(Duration::from_micros(14 * DAY_US)),
+        held_bytes_max: u64::MAX,
+        open_max: ArchiveBounds::OPEN_MAX,
+    };
+    database
+        .archive_to(&DirHandle::at(&archive), bounds)
+        .expect("an archive");
+    database.recover().expect("recover");
+    fill_bank(&database, 200);
+    let jump = |days: i64| clock.wall_us.fetch_add(days * DAY_US as i64, Ordering::Relaxed);
+    let expiries = || {
+        let taken = database.router().notices().take().notices;
+        let subjects = taken.into_iter().filter_map(|notice| match notice {
+            Notice::Controlled {
+                operation: "expire-archive",
+                subject,
+                ..
+            } => Some(subject),
+            _ => None,
+        });
+        subjects.collect::<Vec<_>>()
+    };
+    let moments = history(&database, &data, 1, 4);
+    jump(15);
+    history(&database, &data, 10, 2);
+    jump(-15);
+    history(&database, &data, 12, 1);
+    assert_eq!(expiries(), [""; 0]);
+    let first = Point::Lsn(moments[0].lsn);
+    let target = root.path().join("kept");
+    restore_archived(&data, &archive, &target, first).expect("a jump removes nothing");
+    assert_eq!(digest_of(&target), moments[0].digest);
+    jump(15);
+    clock.passed_us.fetch_add(15 * DAY_US, Ordering::Relaxed);
+    history(&database, &data, 20, 2);
+    let mut told = Vec::new();
+    wait_until("the expiry is told", || {
+        told.extend(expiries());
+        !told.is_empty()
+    });
+    assert!(told[0].contains("files removed, oldest point left: LSN "), "{told:?}");
+    let error = restore_archived(&data, &archive, &root.path().join("x"), first).expect_err("it is expired");
+    assert!(matches!(error, RestoreError::TooEarly { .. }), "{error}");
+    close(database);
+}
+
 #[test]
 fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
     let Dirs { root, data, archive } = dirs();
     let database = begin(&data, &archive, None);
     let mut moments = history(&database, &data, 1, 3);
-    // A directory has the place of the file that is to be written.
-    let in_the_way = archive.join("log/archive.tmp/x");
-    fs::create_dir_all(&in_the_way).expect("made");
+    // Directories have the places of the files that are to be written.
+    let in_the_way = ["log/archive.tmp", "checkpoints/archive.tmp"].map(|name| archive.join(name));
+    in_the_way
+        .iter()
+        .for_each(|folder| fs::create_dir_all(folder.join("x")).expect("made"));
     fill(&database, 90_000, 1_000);
     moments.push(moment(&database));
     take(&database);
@@ -230,8 +311,11 @@ fn an_archive_that_takes_nothing_stops_nothing_and_is_made_up_for() {
     take(&database);
     assert!(files(&data, "checkpoints").len() > 2, "nothing goes that was not taken");
     assert!(database.router().status().log_error.is_none());
-    fs::remove_dir_all(archive.join("log/archive.tmp")).expect("removed");
+    in_the_way
+        .iter()
+        .for_each(|folder| fs::remove_dir_all(folder).expect("removed"));
     moments.extend(history(&database, &data, 20, 2));
+    wait_until("the archive takes files again", || status(&database).failure.is_none());
     let told = status(&database);
     assert!(told.failure.is_none() && told.failures >= 1, "{told:?}");
     for (at, found) in moments.iter().enumerate() {
