@@ -325,6 +325,18 @@ pub(crate) fn keep_level(node: &NodeFile, level: Safety, epoch: u32) -> Result<(
     })
 }
 
+/// Records, before `reprise recover` appends to the log of a primary, that this directory leads in one more epoch at its level. Returns the count of
+/// that epoch. No write is acknowledged in it, so the next start still goes by the standbys of the epoch before. Without this, that start would
+/// take every durable record for committed. None: nothing is changed, because the recorded epochs end before `written`, the last one of the log.
+pub(crate) fn extend_leadership(document: &mut NodeDocument, written: Epoch) -> Option<u32> {
+    let led = document.led.as_mut()?;
+    if led.is_over || led.safety.is_empty() || written.count() > led.last_epoch {
+        return None;
+    }
+    led.last_epoch = led.last_epoch.saturating_add(1);
+    Some(led.last_epoch)
+}
+
 /// Records, before the primary removes a standby, that it acknowledges writes without it from then on. `end` is the end of the primary's
 /// log.
 pub(crate) fn keep_forgetting(node: &NodeFile, end: Lsn) -> Result<(), DiskError> {
@@ -697,6 +709,41 @@ mod tests {
         assert!(in_sync());
         keep_level(&node, Safety::TwoSafe, 4).expect("kept");
         assert!(!in_sync() && membership::load(&node)[0].is_counted);
+    }
+
+    #[test]
+    fn recovery_extends_the_leadership_that_reaches_the_end_of_the_log() {
+        let node = NodeFile::open(Arc::new(SimDisk::new())).expect("an empty one");
+        let extend = |count| {
+            let extended = node.change(|document| extend_leadership(document, Epoch::new(count, 0)));
+            extended.expect("saved")
+        };
+        assert_eq!(extend(1), None, "it never led with standbys");
+        assert!(node.document().led.is_none());
+        keep_level(&node, Safety::Quorum, 3).expect("kept");
+        let own = (node.own_epoch(3), node.own_epoch(5));
+        let standby = Member {
+            name: "s1".into(),
+            from: Lsn(5),
+            persisted: Lsn(5),
+            is_in_sync: false,
+            is_counted: true,
+            url: None,
+            node: None,
+        };
+        membership::save(&node, &[standby]).expect("saved");
+        assert_eq!((extend(3), extend(4)), (Some(4), Some(5)));
+        assert_eq!(
+            committed_at_end(&node, own.1),
+            Some(Lsn(5)),
+            "by the standbys of epoch 3"
+        );
+        assert!(!may_be_acknowledged(&node, Lsn(5), own));
+        assert_eq!(extend(6), None, "the log has a later epoch");
+        assert_eq!(unused_count(&node), 6);
+        node.change(end_level).expect("kept");
+        assert_eq!(extend(3), None, "its log went");
+        assert_eq!(unused_count(&node), 6);
     }
 
     #[test]

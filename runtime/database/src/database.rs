@@ -24,7 +24,7 @@ use reprise_upkeep::{Backups, Checkpointer, EngineHandles, LogMissing};
 
 use crate::{
     config::DatabaseConfig,
-    cutting::CutInfo,
+    cutting::{self, CutInfo},
     device::NvramInUse,
     environment::{Environment, Folders},
     error::OpenError,
@@ -43,6 +43,8 @@ use crate::{
 pub(crate) struct Upkeep {
     /// When the opening began.
     begun: Option<Instant>,
+    /// The part for which the directory was opened.
+    part: Option<DirectoryUse>,
     /// The part of the opening that the check of the log took.
     pub check_seconds: f64,
     pub backups: OnceLock<Arc<Backups>>,
@@ -68,9 +70,10 @@ pub(crate) struct Upkeep {
 }
 
 impl Upkeep {
-    fn begun() -> Self {
+    fn begun(part: DirectoryUse) -> Self {
         Self {
             begun: Some(Instant::now()),
+            part: Some(part),
             ..Self::default()
         }
     }
@@ -97,7 +100,7 @@ pub struct Database {
 
 impl Database {
     pub(crate) fn open_as(config: DatabaseConfig, around: Environment, part: DirectoryUse) -> Result<Self, OpenError> {
-        let (mut upkeep, role) = (Upkeep::begun(), part.role());
+        let (mut upkeep, role) = (Upkeep::begun(part), part.role());
         upkeep.node = check_opening(&config, &around, part)?;
         let memory = MemoryLedger::new(config.memory_max_bytes);
         around.compiler.count_in(&memory);
@@ -238,6 +241,7 @@ impl Database {
         self.open_reign().map_err(|error| self.fail(error.into()))?;
         match self.replay(None) {
             Ok(report) => {
+                self.extend_leadership().map_err(|error| self.fail(error))?;
                 self.make_ready_for_calls()?;
                 self.router.set_phase(NodePhase::Ready);
                 if let Some(checkpointer) = &self.checkpointer {
@@ -249,10 +253,12 @@ impl Database {
         }
     }
 
-    /// Begins the epoch of a primary without standbys. A primary with standbys began its epoch when it took them.
+    /// Begins the epoch of a primary without standbys. A primary with standbys began its epoch when it took them, and a primary with a lease
+    /// when it took the lease.
     fn open_reign(&self) -> Result<(), DiskError> {
         let is_served = self.upkeep.replication.get().is_some_and(|own| own.serving().is_some());
-        match self.root().zip(self.node()).filter(|_| !is_served) {
+        let begins = self.upkeep.part == Some(DirectoryUse::Primary) && !is_served;
+        match self.root().zip(self.node()).filter(|_| begins) {
             None => Ok(()),
             Some((root, node)) => {
                 membership::open_reign(node)?;
@@ -260,6 +266,20 @@ impl Database {
                 let _ = shown_limit::forget(root);
                 Ok(())
             }
+        }
+    }
+
+    /// Extends the leadership of this directory over the records that a recovery without a server appends. The log has a new epoch with each
+    /// opening.
+    fn extend_leadership(&self) -> Result<(), OpenError> {
+        let is_recovery = self.upkeep.part == Some(DirectoryUse::Recovery);
+        let (Some(node), Some(log)) = (self.node().filter(|_| is_recovery), &self.log) else {
+            return Ok(());
+        };
+        let written = log.written_epoch();
+        match node.change(|document| cutting::extend_leadership(document, written))? {
+            Some(count) => Ok(log.raise_epoch(node.own_epoch(count))?),
+            None => Ok(()),
         }
     }
 

@@ -52,6 +52,12 @@ pub enum OpenError {
     )]
     IsStandby,
     #[error(
+        "this directory is a standby's, and a recovery would add records to its log that its primary does not have. Nothing was changed. \
+         `reprise standby reset DIR` has the standby fetch everything anew from its primary. If no other server of this database leads, \
+         `reprise node lead DIR --accept-loss` makes this directory the primary's, and you can then recover it"
+    )]
+    RecoverStandby,
+    #[error(
         "{name} at {url} {part} in epoch {epoch}, which is not this directory's: start this server with --standby-of {primary}. If this server is to \
          lead in its place, stop that primary, run `reprise node lead DIR --accept-loss`, then start this one again"
     )]

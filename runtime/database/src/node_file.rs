@@ -402,6 +402,8 @@ pub(crate) enum DirectoryUse {
     Primary,
     /// Opens a standby's directory too: a lease decides whether it leads, or it takes no calls.
     AnyPrimary,
+    /// Opens a primary's directory to replay its log and take a checkpoint. Afterwards the directory has the same part in its cluster.
+    Recovery,
     Standby,
     ReadOnly,
 }
@@ -409,7 +411,7 @@ pub(crate) enum DirectoryUse {
 impl DirectoryUse {
     pub fn role(self) -> Role {
         match self {
-            Self::Primary | Self::AnyPrimary => Role::Primary,
+            Self::Primary | Self::AnyPrimary | Self::Recovery => Role::Primary,
             Self::Standby => Role::Standby,
             Self::ReadOnly => Role::ReadOnly,
         }
@@ -445,6 +447,7 @@ pub(crate) fn check_opening(
             lsn: Lsn(handed_over.lsn),
         }),
         _ if document.follows && part == DirectoryUse::Primary => Err(OpenError::IsStandby),
+        _ if document.follows && part == DirectoryUse::Recovery => Err(OpenError::RecoverStandby),
         _ if document.follows && role == Role::Primary && !has_log(around)? => Err(OpenError::MustBootstrap {
             why: "it is a standby's, and its log is gone".to_owned(),
         }),

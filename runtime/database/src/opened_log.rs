@@ -22,6 +22,7 @@ use reprise_partition::{
     AsyncSink, CallBatch, CommitGate, Coordinator, KeyClock, LogPolicy, LogRefusal, LogSettings, NoLog, NvramSink,
     PublishedStats, Shared, Sink, SiteMessage, SyncSink,
 };
+use reprise_upkeep::CheckpointConfig;
 use reprise_wire::{Genesis, RecordBatch, RecordRef};
 
 use crate::{
@@ -367,9 +368,24 @@ impl Database {
     }
 
     /// The `open` variant that also opens a standby's directory. `keep_lease` decides whether the server may lead. Without it, the server
-    /// takes no calls.
+    /// takes no calls, and the directory keeps its part in its cluster.
     pub fn open_any(config: DatabaseConfig) -> Result<Self, OpenError> {
         Self::open_real(config, DirectoryUse::AnyPrimary, |_| {})
+    }
+
+    /// The `open` variant for a recovery without a server: it replays the log, takes a checkpoint, and begins no epoch of a primary. All checkpoints
+    /// and the whole log stay, because an archive or a standby may need them. The next server releases them by its own settings, so
+    /// `config.checkpoints` has no effect.
+    ///
+    /// # Errors
+    /// Among others: the directory is a standby's.
+    pub fn open_to_recover(config: DatabaseConfig) -> Result<Self, OpenError> {
+        let checkpoints = CheckpointConfig {
+            keep: usize::MAX,
+            ..CheckpointConfig::BY_HAND
+        };
+        let config = DatabaseConfig { checkpoints, ..config };
+        Self::open_real(config, DirectoryUse::Recovery, |_| {})
     }
 
     /// The `open` variant for `recover_read_only`. It also opens the directory of a standby whose tables differed from its primary's.

@@ -5,17 +5,22 @@ use std::{
     io::Write,
     os::unix::fs::OpenOptionsExt,
     path::{Path, PathBuf},
+    sync::Arc,
 };
 
 use anyhow::Context;
 use reprise_api::{LogRecord, U64};
+use reprise_base::Role;
 use reprise_codec::rfc3339;
-use reprise_database::{Database, Divergence, OpenError, RecoveryError, ReplayError};
+use reprise_database::{Database, Divergence, NodeFile, OpenError, RecoveryError, ReplayError};
+use reprise_env::RealDisk;
 use reprise_http::log_record;
 use reprise_router::LogSearch;
 use serde::Serialize;
 
 use crate::server_output::{self, Line};
+
+const OTHER_PROGRAM: &str = "start the program that wrote the log, on the same directory: compare its version and settings with those in the report";
 
 #[derive(Serialize)]
 struct Report {
@@ -91,7 +96,10 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
         procedure: found.procedure.clone(),
         what: found.what.clone(),
         first_difference: found.difference.clone(),
-        ways_on: ways_on(found, dir, logged_changes.is_some()),
+        ways_on: match is_standby(database, dir) {
+            true => ways_of_standby(dir),
+            false => ways_on(found, dir, logged_changes.is_some()),
+        },
         record,
         logged_changes,
         partitions: status.partitions,
@@ -101,17 +109,48 @@ fn report_of(database: &Database, found: &Divergence, dir: &Path) -> Report {
     }
 }
 
+/// True if `reprise recover` refuses the directory, because it is a standby's, or because its server handed its place over.
+fn is_standby(database: &Database, dir: &Path) -> bool {
+    let is_refused = || {
+        let root = RealDisk::open(dir).ok()?;
+        let document = NodeFile::open_to_read(Arc::new(root)).document();
+        let document = serde_json::to_value(document).ok()?;
+        Some(document["follows"] == true || document["handed_over"].is_object())
+    };
+    database.router().role() == Role::Standby || is_refused().unwrap_or(false)
+}
+
+fn read_only_way(dir: &Path) -> String {
+    format!(
+        "reprise serve --data-dir {} --read-only     serves the tables as they were before the divergence, and refuses writes",
+        dir.display()
+    )
+}
+
+/// Advises on the directory of a standby. A recovery there would add records to its log that its primary does not have.
+fn ways_of_standby(dir: &Path) -> Vec<String> {
+    let shown = dir.display();
+    vec![
+        format!(
+            "reprise standby reset {shown}     removes this log, and the next start with --standby-of fetches everything from the primary: to \
+             search for the cause later, copy the directory first"
+        ),
+        read_only_way(dir),
+        format!(
+            "reprise node lead {shown} --accept-loss     makes this directory the primary's, if no other server of this database leads: you can \
+             recover it after that"
+        ),
+        OTHER_PROGRAM.to_owned(),
+    ]
+}
+
 fn ways_on(found: &Divergence, dir: &Path, has_changes: bool) -> Vec<String> {
+    let mut ways = vec![read_only_way(dir)];
     let (dir, lsn) = (dir.display(), found.lsn);
-    let mut ways = vec![
-        format!(
-            "reprise serve --data-dir {dir} --read-only     serves the tables as they were before the divergence, and refuses writes"
-        ),
-        format!(
-            "reprise restore --data-dir {dir} --to DIR --lsn {}     restores the state before the divergence, without later transactions",
-            lsn.0.saturating_sub(1)
-        ),
-    ];
+    ways.push(format!(
+        "reprise restore --data-dir {dir} --to DIR --lsn {}     restores the state before the divergence, without later transactions",
+        lsn.0.saturating_sub(1)
+    ));
     if has_changes {
         ways.insert(0, format!(
             "reprise recover --data-dir {dir} --quarantine {}.{}     writes the procedure's changed rows from the log, and then refuses its calls",
@@ -121,7 +160,7 @@ fn ways_on(found: &Divergence, dir: &Path, has_changes: bool) -> Vec<String> {
             "reprise recover --data-dir {dir} --recover-from physiological     writes the changed rows of all transactions from the log"
         ));
     }
-    ways.push("start the program that wrote the log, on the same directory: compare its version and settings with those in the report".to_owned());
+    ways.push(OTHER_PROGRAM.to_owned());
     ways
 }
 

@@ -31,6 +31,8 @@ pub const EXAMPLE: &str = "Examples:
   reprise recover --data-dir ./reprise-data --quarantine bank.transfer
 
 Without --dry-run, the command replays the log and takes a checkpoint. The next start of the server loads that checkpoint.
+It removes no older checkpoint and no log, because the archive or a standby may need them. The server removes them by its settings.
+It refuses the directory of a standby, and changes nothing there.
 Exit status 1 if the database can't be opened.";
 const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
@@ -186,7 +188,7 @@ fn recover(args: &RecoverArgs, output: Output) -> VerbResult {
     let dir = &args.data_dir;
     let partitions = stored_partitions(dir).with_context(|| format!("read {}", dir.display()))?;
     let partitions = partitions.ok_or_else(|| anyhow!("there is no database in {}", dir.display()))?;
-    let database = Database::open_any(DatabaseConfig {
+    let database = Database::open_to_recover(DatabaseConfig {
         dir: Some(dir.clone()),
         partitions,
         sites: sites_or_default(args.sites, partitions)?,

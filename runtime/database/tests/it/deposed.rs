@@ -265,7 +265,7 @@ fn without_a_checkpoint_before_the_cut_nothing_of_use_is_left() {
     assert!(reason.contains("--standby-of"), "{reason}");
 }
 
-fn open_at_quorum(cluster: &Cluster) -> Arc<Database> {
+pub fn open_at_quorum(cluster: &Cluster) -> Arc<Database> {
     open_at(Safety::Quorum, cluster, "p")
 }
 
@@ -293,7 +293,7 @@ fn writes_that_waited_for_a_standby_are_not_marked_as_answered() {
 
 /// Ends a primary at quorum with a call that no other server may have. Returns the end of the records that others are known to have. Its
 /// checkpoint may hold the call, too.
-fn end_with_a_waiting_write(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
+pub fn end_with_a_waiting_write(cluster: &Cluster, is_in_checkpoint: bool) -> Lsn {
     let old = open_at_quorum(cluster);
     cluster.set_primary(&old);
     bootstrap(&old, "s1", &cluster.place("s1"));

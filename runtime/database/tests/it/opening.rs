@@ -1,11 +1,8 @@
 //! Openings over checkpoints: damaged ones, ones beyond the log, ones without a log, and openings to read alone.
 
-use std::{
-    collections::BTreeMap,
-    path::{Path, PathBuf},
+use crate::common::{
+    bank, close, config, copy_log, digest_now, files_below, fill, open, put_log, take, transfer, wasm,
 };
-
-use crate::common::{bank, close, config, copy_log, digest_now, fill, open, put_log, take, transfer, wasm};
 use reprise_database::{Database, OpenError, inspect};
 use reprise_upkeep::CheckpointInfo;
 
@@ -43,19 +40,6 @@ fn a_log_that_ends_before_a_checkpoint_was_taken_is_not_gone_on_with() {
     std::fs::remove_file(dir.path().join("checkpoints").join(&taken.file)).expect("removed");
     let (database, _) = open(dir.path(), 2);
     assert_eq!(digest_now(&database), digest);
-}
-
-/// All files below a directory.
-fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
-    let mut found = BTreeMap::new();
-    for entry in std::fs::read_dir(dir).expect("a directory") {
-        let path = entry.expect("an entry").path();
-        match path.is_dir() {
-            true => found.extend(files_below(&path)),
-            false => drop(found.insert(path.clone(), std::fs::read(&path).expect("read"))),
-        }
-    }
-    found
 }
 
 /// A server that died left a spare segment and perhaps a torn tail: an opening that writes would clear both away.

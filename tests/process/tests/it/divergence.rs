@@ -7,7 +7,7 @@ use std::{
 
 use anyhow::{Context, Result, ensure};
 use reprise_test_crash::{Launch, Server, Spawned, copy_dir, procedure_wasm, run_verb};
-use reprise_test_process::{balance, forge_args, json_of, refused};
+use reprise_test_process::{Cluster, balance, forge_args, json_of, open_until_known, refused, wait_reached};
 use serde_json::{Value, json};
 
 fn path(path: &Path) -> Result<&str> {
@@ -101,6 +101,40 @@ fn a_divergence_stops_the_opening_with_a_report() -> Result<()> {
         "{report}"
     );
     ensure!(fs::read(&log)? == before, "the log was changed");
+    Ok(())
+}
+
+#[test]
+fn a_divergence_on_a_standby_names_its_own_ways_on() -> Result<()> {
+    let cluster = Cluster::new()?;
+    let a = cluster.primary("a", &["--safety", "2-safe"])?;
+    let b = cluster.standby("b", &a, &[])?;
+    wait_reached(&a, &[], ("2-safe", &[&b]))?;
+    a.deploy_until_known("bank")?;
+    for account in 1..=2 {
+        let opened = open_until_known(&a, account, &[])?;
+        ensure!(opened.status == 200, "{}", opened.text());
+    }
+    let (key, args) = (("idempotency-key", "moved"), br#"{"from": 1, "to": 2, "amount": 1}"#);
+    let moved = a.until_known("POST", "/v1/call/bank/transfer", &[key], args)?;
+    ensure!(moved.status == 200, "{}", moved.text());
+    b.terminate()?;
+    a.terminate()?;
+    let launch = Launch::new(&cluster.path("b"));
+    // A transfer has three numbers, an opening has two.
+    let lsn = forge_args(&launch.data_dir, |command| command.args.len() > 16, |args| args[16] = 3)?;
+    Server::start(&launch.clone().args(&["--read-only"]))?.terminate()?;
+    let (_, report) = report(&launch, lsn)?;
+    let ways = report["ways_on"].to_string();
+    for words in [
+        "reprise standby reset ",
+        "reprise node lead ",
+        "--accept-loss",
+        "--read-only",
+    ] {
+        ensure!(ways.contains(words), "{words}: {ways}");
+    }
+    ensure!(!ways.contains("reprise recover"), "the verb refuses a standby: {ways}");
     Ok(())
 }
 
