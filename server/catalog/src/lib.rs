@@ -2,7 +2,8 @@
 //! the bytes of the modules.
 //! Owns: the catalog's directory.
 //! Does not: decide what is in service (the log does), compile, validate.
-//! Invariants: what `record` returned from is on disk; a catalog that can't be read is set aside, not repaired.
+//! Invariants: what `record` returned from is on disk; a damaged catalog is set aside, not repaired; one without room stays as it is; the store's
+//! panics become errors.
 //! Called by: `http` (records deployments), `node` (opens, compares with what recovery found, rebuilds).
 #![forbid(unsafe_code)]
 #![deny(missing_docs)]

@@ -15,14 +15,14 @@ use reprise_api::{Backup, BackupFile, BackupList, BackupState, Problem, ProblemK
 use reprise_codec::rfc3339;
 use reprise_upkeep::{BackupError, BackupInfo, BackupPhase as OwnPhase};
 use serde::Deserialize;
-use tokio::sync::OwnedSemaphorePermit;
+use tokio::{sync::OwnedSemaphorePermit, time::timeout};
 use utoipa::IntoParams;
 
 use crate::{
     checkpoints::accepted,
     control::ControlOp,
     front::{Params, PathName},
-    limits::{DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
+    limits::{BACKUP_WAIT_MAX, DOWNLOAD_PIECE_BYTES, DOWNLOADS_MAX},
     permits::Operation,
     principal::Principal,
     refusal::Refusal,
@@ -84,7 +84,7 @@ pub async fn create_backup(
 )]
 pub async fn list_backups(State(state): State<AppState>) -> Result<Json<BackupList>, Refusal> {
     let listed = state
-        .blocking(Operation::Other, |parts| {
+        .blocking(Operation::Backup, |parts| {
             parts.database.backups().map(|backups| backups.list())
         })
         .await?;
@@ -106,7 +106,7 @@ pub async fn show_backup(State(state): State<AppState>, PathName(id): PathName) 
     let find = move |parts: &crate::state::Parts| -> Result<_, Refusal> {
         Ok(parts.database.backups()?.find(&id).ok_or(BackupError::NotFound)?)
     };
-    Ok(Json(answer(state.blocking(Operation::Other, find).await??)))
+    Ok(Json(answer(state.blocking(Operation::Backup, find).await??)))
 }
 
 /// Removes a backup
@@ -169,7 +169,7 @@ pub async fn download_file(
         file: Arc::new(file),
         at: 0,
         end: bytes,
-        _permit: permit,
+        permit: Arc::new(permit),
     };
     let stream = futures_util::stream::unfold(pieces, async |mut pieces| {
         let piece = pieces.next().await?;
@@ -190,24 +190,30 @@ struct FilePieces {
     file: Arc<File>,
     at: u64,
     end: u64,
-    _permit: OwnedSemaphorePermit,
+    /// Free once no thread reads for it: the disk may hang after the client has gone.
+    permit: Arc<OwnedSemaphorePermit>,
 }
 
 impl FilePieces {
+    /// Reads the next piece. The answer breaks off if the disk does not answer in time.
     async fn next(&mut self) -> Option<io::Result<Bytes>> {
         if self.at >= self.end {
             return None;
         }
-        let (file, at) = (self.file.clone(), self.at);
+        let (file, at, permit) = (self.file.clone(), self.at, self.permit.clone());
         let count = (self.end - at).min(DOWNLOAD_PIECE_BYTES) as usize;
         let read = tokio::task::spawn_blocking(move || {
+            let _permit = permit;
             let mut piece = vec![0; count];
             // Shorter than it was: the answer breaks off, and the client sees that.
             file.read_exact_at(&mut piece, at)?;
             Ok(Bytes::from(piece))
         });
         self.at += count as u64;
-        Some(read.await.unwrap_or_else(|error| Err(io::Error::other(error))))
+        Some(match timeout(BACKUP_WAIT_MAX, read).await {
+            Ok(read) => read.unwrap_or_else(|error| Err(io::Error::other(error))),
+            Err(_) => Err(io::ErrorKind::TimedOut.into()),
+        })
     }
 }
 

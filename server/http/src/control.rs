@@ -84,12 +84,16 @@ impl ControlOp {
         !matches!(self, Self::AdmitStandby(_))
     }
 
-    /// None: it waits for nothing, and needs no thread of its own.
+    /// Returns the kind of the operation, by the resource that it waits for. None: it waits for nothing, and needs no thread of its own.
     fn place(&self) -> Option<Operation> {
         match self {
             Self::CancelCall(_) | Self::AdmitStandby(_) | Self::Forbidden(_) => None,
             Self::DeployModule(_) | Self::RollbackModule(_) => Some(Operation::Deploy),
-            _ => Some(Operation::Other),
+            Self::RemoveModule(_) | Self::DropTable(_) => Some(Operation::Remove),
+            Self::CreateBackup | Self::RemoveBackup(_) | Self::ReadBackup(_) => Some(Operation::Backup),
+            Self::Promote | Self::StepDown(_) => Some(Operation::Promote),
+            Self::ForgetStandby(_) | Self::Promise(_) => Some(Operation::Membership),
+            Self::TakeCheckpoint => Some(Operation::Other),
         }
     }
 }
@@ -242,7 +246,7 @@ fn millis(took: Duration) -> f64 {
 impl AppState {
     /// Carries out a control operation for `principal`, whose role was checked, and records the operation, its sender and its result. An
     /// operation that may block takes its kind's place and a thread of its own. It completes and is recorded even if its client
-    /// disconnects.
+    /// disconnects, or gets the answer that a disk does not answer.
     pub async fn control<T: Send + 'static>(
         &self,
         op: ControlOp,
@@ -286,6 +290,33 @@ impl AppState {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn operations_on_backups_and_other_servers_share_no_place_with_the_rest() {
+        let name = || "a".to_owned();
+        let kinds = |ops: &[ControlOp]| ops.iter().map(ControlOp::place).collect::<Vec<_>>();
+        let on_backups = [
+            ControlOp::CreateBackup,
+            ControlOp::RemoveBackup(name()),
+            ControlOp::ReadBackup(name()),
+        ];
+        assert_eq!(kinds(&on_backups), [Some(Operation::Backup); 3]);
+        let to_others = [ControlOp::Promote, ControlOp::StepDown(name())];
+        assert_eq!(kinds(&to_others), [Some(Operation::Promote); 2]);
+        let rest = [
+            ControlOp::RemoveModule(name()),
+            ControlOp::DropTable(name()),
+            ControlOp::TakeCheckpoint,
+            ControlOp::ForgetStandby(name()),
+            ControlOp::Promise(name()),
+        ];
+        for kind in kinds(&rest) {
+            assert!(
+                !matches!(kind, None | Some(Operation::Backup | Operation::Promote)),
+                "{kind:?}"
+            );
+        }
+    }
 
     #[test]
     fn newest_records_are_kept_and_each_is_reported_once() {

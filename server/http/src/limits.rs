@@ -124,6 +124,10 @@ pub const COMPILATIONS_MAX: usize = 2;
 pub const LOG_READS_MAX: usize = 4;
 pub const ROWS_READS_MAX: usize = 8;
 pub const STATS_READS_MAX: usize = 4;
+pub const REMOVALS_MAX: usize = 4;
+pub const BACKUP_OPERATIONS_MAX: usize = 4;
+pub const PROMOTIONS_MAX: usize = 4;
+pub const MEMBERSHIP_CHANGES_MAX: usize = 4;
 pub const OTHER_OPERATIONS_MAX: usize = 4;
 /// Answers in the making at once. They take processors, which calls need as well.
 pub const ANSWERS_MAX: usize = 2;
@@ -133,6 +137,8 @@ pub const STATS_WAIT_MAX: Duration = Duration::from_millis(30);
 pub const OPERATION_PLACE_WAIT_MAX: Duration = Duration::from_secs(10);
 /// Longest wait for a page of rows: its partitions may be busy.
 pub const ROWS_WAIT_MAX: Duration = Duration::from_secs(10);
+/// Longest wait for the disk of the backups, which may hang. On a slow disk, the removal of a large backup takes a while.
+pub const BACKUP_WAIT_MAX: Duration = Duration::from_secs(60);
 pub const EVENT_STREAMS_MAX: usize = 64;
 /// Files of backups on their way out at once.
 pub const DOWNLOADS_MAX: usize = 8;

@@ -147,13 +147,15 @@ fn retiring(module: &str, table: &TableSchema) -> RetiringTable {
     }
 }
 
-/// Puts a module into service and into the catalog.
+/// Puts a module into service, and into the catalog if there is one.
 pub fn deploy(parts: &Parts, name: &str, wasm: &[u8], given: &[Consent]) -> Result<Deployment, Refusal> {
     let deployment = parts.router.deploy_with(name, wasm, given)?;
     let module = &deployment.module;
     if !deployment.unchanged {
-        // The log has the module already; the catalog is rebuilt from it when it falls behind.
-        if let Err(error) = parts.catalog.record(&CatalogEntry::of(module)) {
+        // The log has the module already. The next start fills a catalog that lacks it.
+        if let Some(catalog) = &parts.catalog
+            && let Err(error) = catalog.record(&CatalogEntry::of(module))
+        {
             tracing::warn!(%error, module = name, "record module in catalog");
         }
     }
@@ -328,7 +330,9 @@ pub async fn delete_module(
     let lsn = state
         .control(ControlOp::RemoveModule(name.clone()), principal, move |parts| {
             let lsn = parts.router.remove(&name, &query.allow)?.lsn;
-            if let Err(error) = parts.catalog.remove(&name) {
+            if let Some(catalog) = &parts.catalog
+                && let Err(error) = catalog.remove(&name)
+            {
                 tracing::warn!(%error, module = name, "remove module from catalog");
             }
             Ok(lsn)

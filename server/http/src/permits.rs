@@ -1,4 +1,5 @@
-//! Permits for operations that block a thread: each kind has its own, so that none waits for what another kind waits for.
+//! Permits for operations that block a thread. Each kind has its own, by the resource that it waits for. A disk or a server that hangs therefore
+//! holds up one kind alone.
 
 use std::{
     future::{Future, poll_fn},
@@ -16,8 +17,9 @@ use tokio::{
 
 use crate::{
     limits::{
-        ANSWERS_MAX, COMPILATIONS_MAX, LOG_READS_MAX, OPERATION_PLACE_WAIT_MAX, OTHER_OPERATIONS_MAX, ROWS_READS_MAX,
-        ROWS_WAIT_MAX, STATS_READS_MAX,
+        ANSWERS_MAX, BACKUP_OPERATIONS_MAX, BACKUP_WAIT_MAX, COMPILATIONS_MAX, LOG_READS_MAX, MEMBERSHIP_CHANGES_MAX,
+        OPERATION_PLACE_WAIT_MAX, OTHER_OPERATIONS_MAX, PROMOTIONS_MAX, REMOVALS_MAX, ROWS_READS_MAX, ROWS_WAIT_MAX,
+        STATS_READS_MAX,
     },
     refusal::Refusal,
 };
@@ -25,15 +27,23 @@ use crate::{
 /// Operations, by the resource that they wait for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// Processors, and every partition at the end.
+    /// Processors, then every partition, and a few seconds for the standbys.
     Deploy,
-    /// The disk.
+    /// The deployment under way, and then what it waits for: removals of modules and tables.
+    Remove,
+    /// The disk of the data directory.
     ReadLog,
     /// Partitions, which may be busy.
     ReadRows,
     /// Nothing for long.
     ReadStats,
-    /// Partitions and the disk: removals, checkpoints, backups.
+    /// The disk of the backups, which may be another machine's and may hang.
+    Backup,
+    /// Other servers, and the store of the lease: promotions and hand-overs.
+    Promote,
+    /// The node's document in the data directory: promises to others, and standbys that are forgotten.
+    Membership,
+    /// Partitions and the disk of the data directory: checkpoints, and names of tokens for the log.
     Other,
     /// Processors: a step of an answer, between two waits.
     Answer,
@@ -43,9 +53,13 @@ impl Operation {
     fn name(self) -> &'static str {
         match self {
             Self::Deploy => "deployment",
+            Self::Remove => "removal",
             Self::ReadLog => "look into the log",
             Self::ReadRows => "page of rows",
             Self::ReadStats => "look at the tables",
+            Self::Backup => "operation on backups",
+            Self::Promote => "promotion or hand-over",
+            Self::Membership => "change of the members",
             Self::Other => "operation",
             Self::Answer => "answer",
         }
@@ -55,8 +69,30 @@ impl Operation {
     pub fn answer_wait_max(self) -> Option<Duration> {
         match self {
             Self::ReadRows => Some(ROWS_WAIT_MAX),
-            Self::Deploy | Self::ReadLog | Self::ReadStats | Self::Other | Self::Answer => None,
+            Self::Backup => Some(BACKUP_WAIT_MAX),
+            Self::Deploy
+            | Self::Remove
+            | Self::ReadLog
+            | Self::ReadStats
+            | Self::Promote
+            | Self::Membership
+            | Self::Other
+            | Self::Answer => None,
         }
+    }
+
+    /// Returns the refusal of an operation that did not end within `answer_wait_max`. It keeps its place and may still end.
+    pub fn too_late(self) -> Refusal {
+        if self != Self::Backup {
+            return self.too_busy("did not come to its turn");
+        }
+        let mut refusal = Refusal::unavailable(&format!(
+            "the disk of the backups did not answer within {} s. If it answers later, the server still carries the operation out: list the backups \
+             before you repeat it",
+            BACKUP_WAIT_MAX.as_secs()
+        ));
+        refusal.problem.retry_after_ms = Some(5_000);
+        refusal
     }
 
     pub fn too_busy(self, why: &str) -> Refusal {
@@ -69,9 +105,13 @@ impl Operation {
 
 pub struct OperationPermits {
     deploy: Arc<Semaphore>,
+    remove: Arc<Semaphore>,
     read_log: Arc<Semaphore>,
     read_rows: Arc<Semaphore>,
     read_stats: Arc<Semaphore>,
+    backup: Arc<Semaphore>,
+    promote: Arc<Semaphore>,
+    membership: Arc<Semaphore>,
     other: Arc<Semaphore>,
     answer: Arc<Semaphore>,
 }
@@ -81,9 +121,13 @@ impl Default for OperationPermits {
         let places = |count| Arc::new(Semaphore::new(count));
         Self {
             deploy: places(COMPILATIONS_MAX),
+            remove: places(REMOVALS_MAX),
             read_log: places(LOG_READS_MAX),
             read_rows: places(ROWS_READS_MAX),
             read_stats: places(STATS_READS_MAX),
+            backup: places(BACKUP_OPERATIONS_MAX),
+            promote: places(PROMOTIONS_MAX),
+            membership: places(MEMBERSHIP_CHANGES_MAX),
             other: places(OTHER_OPERATIONS_MAX),
             answer: places(ANSWERS_MAX),
         }
@@ -94,9 +138,13 @@ impl OperationPermits {
     fn of(&self, kind: Operation) -> Arc<Semaphore> {
         let places = match kind {
             Operation::Deploy => &self.deploy,
+            Operation::Remove => &self.remove,
             Operation::ReadLog => &self.read_log,
             Operation::ReadRows => &self.read_rows,
             Operation::ReadStats => &self.read_stats,
+            Operation::Backup => &self.backup,
+            Operation::Promote => &self.promote,
+            Operation::Membership => &self.membership,
             Operation::Other => &self.other,
             Operation::Answer => &self.answer,
         };
@@ -150,29 +198,48 @@ mod tests {
     }
 
     async fn check_places() {
-        let places = OperationPermits::default();
-        let wait_max = Duration::from_millis(1);
-        let mut taken = Vec::new();
-        for _ in 0..COMPILATIONS_MAX {
-            taken.push(places.take(Operation::Deploy, wait_max).await.expect("free"));
-        }
-        let refusal = places
-            .take(Operation::Deploy, wait_max)
-            .await
-            .expect_err("none is free");
-        assert_eq!(refusal.problem.status, 503);
-        assert_eq!(refusal.problem.retry_after_ms, Some(200));
-        for kind in [
+        const KINDS: [Operation; 10] = [
+            Operation::Deploy,
+            Operation::Remove,
             Operation::ReadLog,
             Operation::ReadRows,
             Operation::ReadStats,
+            Operation::Backup,
+            Operation::Promote,
+            Operation::Membership,
             Operation::Other,
             Operation::Answer,
-        ] {
-            taken.push(places.take(kind, wait_max).await.expect("another kind's"));
+        ];
+        let places = OperationPermits::default();
+        let wait_max = Duration::from_millis(1);
+        for full in KINDS {
+            let mut taken = Vec::new();
+            for _ in 0..places.of(full).available_permits() {
+                taken.push(places.take(full, wait_max).await.expect("free"));
+            }
+            let refusal = places.take(full, wait_max).await.expect_err("none is free");
+            assert_eq!((refusal.slug(), refusal.problem.status), ("overloaded", 503));
+            assert_eq!(refusal.problem.retry_after_ms, Some(200));
+            for kind in KINDS.into_iter().filter(|kind| *kind != full) {
+                taken.push(places.take(kind, wait_max).await.expect("another kind's"));
+            }
+            drop(taken);
+            let _place = places.take(full, wait_max).await.expect("free again");
         }
-        drop(taken);
-        let _place = places.take(Operation::Deploy, wait_max).await.expect("free again");
+    }
+
+    #[test]
+    fn disk_of_the_backups_that_hangs_is_named_by_the_refusal() {
+        assert_eq!(Operation::Backup.answer_wait_max(), Some(BACKUP_WAIT_MAX));
+        let refusal = Operation::Backup.too_late();
+        assert_eq!((refusal.slug(), refusal.problem.status), ("unavailable", 503));
+        assert!(
+            refusal
+                .problem
+                .detail
+                .contains("the disk of the backups did not answer within 60 s")
+        );
+        assert_eq!(Operation::ReadRows.too_late().slug(), "overloaded");
     }
 
     #[tokio::test(flavor = "multi_thread", worker_threads = 1)]

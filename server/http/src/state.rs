@@ -49,7 +49,8 @@ pub struct Parts {
     /// The database, for an operator's requests; calls go to its router.
     pub database: Arc<Database>,
     pub router: Router,
-    pub catalog: Catalog,
+    /// A copy of the module versions, which no request reads. None: this server goes without it.
+    pub catalog: Option<Catalog>,
     /// Exchanged whole when the configuration is read anew.
     auth: ArcSwap<Auth>,
     pub limits: ConnectionLimits,
@@ -107,15 +108,15 @@ impl Parts {
 }
 
 impl AppState {
-    /// Makes the state for a database whose router takes calls.
-    pub fn new(database: Arc<Database>, catalog: Catalog, auth: Auth, options: HttpOptions) -> Self {
+    /// Makes the state for a database whose router takes calls. A server without a catalog answers every request.
+    pub fn new(database: Arc<Database>, catalog: impl Into<Option<Catalog>>, auth: Auth, options: HttpOptions) -> Self {
         let router = database.router().clone();
         let coalescers = Coalescers::new(router.partitions_count());
         let texts = Texts::new(router.memory().texts());
         Self(Arc::new(Parts {
             database,
             router,
-            catalog,
+            catalog: catalog.into(),
             auth: ArcSwap::from_pointee(auth.encrypted(options.tls.is_some())),
             limits: options.limits,
             tracer: options.tracer,
@@ -172,7 +173,7 @@ impl AppState {
             None => task.await,
             Some(wait_max) => match tokio::time::timeout(wait_max, task).await {
                 Ok(ended) => ended,
-                Err(_) => return Err(kind.too_busy("did not come to its turn")),
+                Err(_) => return Err(kind.too_late()),
             },
         };
         ended.map_err(|error| Refusal::internal(&format!("run operation: {error}")))

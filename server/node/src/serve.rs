@@ -3,7 +3,7 @@
 use std::{
     collections::BTreeMap,
     net::SocketAddr,
-    path::{Path, PathBuf},
+    path::PathBuf,
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering},
@@ -40,7 +40,7 @@ use crate::{
     descriptors,
     directory::lock_root,
     divergence,
-    files::Files,
+    files::{Files, warn_of_missing_catalog},
     lease::ServerLease,
     members,
     output::{self, ProgressLine, VerbFailure, VerbResult, bytes, grouped, usage},
@@ -99,7 +99,7 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
     let url = own_url(&config, address, identity.is_some());
     database.set_cuts(list_cuts(&standby::cuts_of(&config.place.data_dir.value)));
     standby::serve_standbys(&database, (&config.replication, net), (&name, url.clone()))?;
-    let catalog = open_catalog(&files.catalog_dir)?;
+    let catalog = files.open_catalog();
     let (options, spans) = http_options(&config, identity.clone(), may_be_open)?;
     let notes = Notes::of(&config);
     let state = AppState::new(database.clone(), catalog.clone(), config.tokens.auth, options);
@@ -118,11 +118,11 @@ pub fn run(args: ServeArgs, matches: &ArgMatches) -> VerbResult {
         database: database.clone(),
     };
     let outcome = runtime.block_on(serve(listener, state, recovery, hangup, (reloading, cuts_by_itself)));
-    if let Some(spans) = &spans {
-        spans.stop();
-    }
-    wind_up(&database, &outcome, recovering, activity)?;
-    outcome
+    spans.iter().for_each(Spans::stop);
+    let closed = wind_up(&database, &outcome, recovering, activity);
+    // The answers are written and the log is closed. A thread may still wait for the disk of the backups, which may hang.
+    runtime.shutdown_background();
+    closed.and(outcome)
 }
 
 /// Draws the secret of this process's hash indexes, so that no client can choose keys that all hash alike.
@@ -296,27 +296,17 @@ async fn listen(address: SocketAddr, is_encrypted: bool) -> Result<TcpListener, 
     Ok(listener.with_context(|| format!("listen on {address}"))?)
 }
 
-fn open_catalog(dir: &Path) -> Result<Catalog, VerbFailure> {
-    let opened = Catalog::open(dir).with_context(|| format!("open the catalog {}", dir.display()))?;
-    if let Some(set_aside) = &opened.set_aside {
-        let place = set_aside.display();
-        let text = format!("the catalog could not be read; it lies in {place} now, and is made again from the log");
-        server_output::warning("catalog", text);
-    }
-    Ok(opened.catalog)
-}
-
 type RecoveryEnd = oneshot::Receiver<anyhow::Result<()>>;
 
 /// Replays the log on a thread of its own. HTTP reports the progress meanwhile.
 fn recover(
     database: Arc<Database>,
-    catalog: Catalog,
+    catalog: Option<Catalog>,
     opening: OpenRequest,
 ) -> Result<(RecoveryEnd, JoinHandle<()>), VerbFailure> {
     let (sender, receiver) = oneshot::channel();
     let work = move || {
-        let outcome = open(&database, &catalog, opening);
+        let outcome = open(&database, catalog.as_ref(), opening);
         let _ = sender.send(outcome); // a stopping server no longer listens
     };
     let spawned = thread::Builder::new().name("recovery".into()).spawn(work);
@@ -325,7 +315,7 @@ fn recover(
 
 /// Opens the database. A primary takes the lease before it replays. A standby learns who had it last before it follows a primary, and
 /// follows while it replays.
-fn open(database: &Arc<Database>, catalog: &Catalog, mut opening: OpenRequest) -> anyhow::Result<()> {
+fn open(database: &Arc<Database>, catalog: Option<&Catalog>, mut opening: OpenRequest) -> anyhow::Result<()> {
     opening.lease.take().map_or(Ok(()), |lease| lease.keep(database))?;
     let Some(primary) = opening.primary.take() else {
         return replay(database, catalog, &opening);
@@ -375,7 +365,7 @@ impl OpenRequest {
     }
 }
 
-fn replay(database: &Database, catalog: &Catalog, opening: &OpenRequest) -> anyhow::Result<()> {
+fn replay(database: &Database, catalog: Option<&Catalog>, opening: &OpenRequest) -> anyhow::Result<()> {
     let is_over = AtomicBool::new(false);
     let report = thread::scope(|scope| {
         let progress = scope.spawn(|| show_progress(database.router(), &is_over));
@@ -386,7 +376,13 @@ fn replay(database: &Database, catalog: &Catalog, opening: &OpenRequest) -> anyh
     })
     .context("recover the database")?;
     announce::recovery(&report);
-    reconcile_catalog(database.router(), catalog, report.module_versions)
+    // The server answers calls already, and none of them needs the catalog.
+    if let Some(catalog) = catalog
+        && let Err(error) = reconcile_catalog(database.router(), catalog, report.module_versions)
+    {
+        warn_of_missing_catalog(&format!("{error:#}"));
+    }
+    Ok(())
 }
 
 fn show_progress(router: &Router, is_over: &AtomicBool) {

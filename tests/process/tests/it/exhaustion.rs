@@ -3,6 +3,8 @@
 use std::{
     fs,
     net::TcpStream,
+    os::unix::fs::symlink,
+    path::Path,
     thread,
     time::{Duration, Instant},
 };
@@ -16,6 +18,8 @@ const LONG: Duration = Duration::from_secs(180);
 const DISK_BYTES: usize = 48 << 20;
 /// Bytes of a disk that has room for two segments of the log.
 const ROOMY_BYTES: usize = 192 << 20;
+/// Bytes of a disk for the catalog alone.
+const CATALOG_BYTES: usize = 4 << 20;
 const LOG_UNAVAILABLE: &str = "/problems/log-unavailable";
 const OUTCOME_UNKNOWN: &str = "/problems/outcome-unknown";
 
@@ -83,7 +87,9 @@ fn a_read_only_directory_is_refused_with_its_reason() -> Result<()> {
     let tallies = [tally];
     let alone = Server::start(&Launch::new(&data_dir[0]).args(&["--read-only"]))?;
     check(&alone, &tallies)?;
-    alone.terminate()?;
+    // It makes no catalog: there may be no room for one anywhere.
+    let (_, errors) = alone.terminate()?;
+    ensure!(!errors.contains("catalog"), "{errors}");
     // A copy on a writable disk is whole.
     let copy = dir.path().join("copy");
     reprise_test_crash::copy_dir(&data_dir[0], &copy)?;
@@ -133,6 +139,80 @@ fn a_full_disk_is_told_and_writes_come_back_without_a_restart() -> Result<()> {
     check(&server, &tallies)?;
     server.kill()?;
     check(&Server::start(&launch)?, &tallies)
+}
+
+/// Returns the names of catalogs that a start set aside.
+fn broken_catalogs(data_dir: &Path) -> Result<Vec<String>> {
+    let names = fs::read_dir(data_dir)?.map(|entry| Ok(entry?.file_name().to_string_lossy().into_owned()));
+    let names: Vec<String> = names.collect::<Result<_>>()?;
+    Ok(names
+        .into_iter()
+        .filter(|name| name.starts_with("catalog.broken"))
+        .collect())
+}
+
+#[test]
+fn server_starts_and_answers_reads_when_its_disk_is_full() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(mount) = Mount::tmpfs(&dir.path().join("disk"), ROOMY_BYTES)? else {
+        return Ok(());
+    };
+    let launch = Launch::new(&mount.path.join("data")).args(&["--backup-max", "1MiB"]);
+    let server = Server::start(&launch)?;
+    let tallies = [open_accounts(&server, 2)?];
+    server.terminate()?;
+    fill(&mount.path.join("filler"))?;
+    for round in 0..3 {
+        let server = Server::start(&launch).with_context(|| format!("start {round}"))?;
+        check(&server, &tallies)?;
+        let (status, errors) = server.terminate()?;
+        ensure!(status.code() == Some(0), "{status}: {errors}");
+        let broken = broken_catalogs(&launch.data_dir)?;
+        ensure!(broken.is_empty(), "start {round}: {broken:?}");
+    }
+    Ok(())
+}
+
+/// No request reads the catalog. A catalog that finds no room stays as it is.
+#[test]
+fn catalog_without_room_is_filled_by_the_next_start_that_has_room() -> Result<()> {
+    let dir = tempfile::tempdir()?;
+    let Some(mount) = Mount::tmpfs(&dir.path().join("small"), CATALOG_BYTES)? else {
+        return Ok(());
+    };
+    let launch = Launch::new(&dir.path().join("data"));
+    // The catalog lies on the small disk, and everything else on another one.
+    let place = mount.path.join("catalog");
+    fs::create_dir(&place)?;
+    fs::create_dir(&launch.data_dir)?;
+    symlink(&place, launch.data_dir.join("catalog"))?;
+    let server = Server::start(&launch)?;
+    let tallies = [open_accounts(&server, 2)?];
+    server.terminate()?;
+    let filler = mount.path.join("filler");
+    fill(&filler)?;
+    for _ in 0..2 {
+        let mut server = Server::start(&launch)?;
+        server.wait_said("warning: the server runs without its catalog")?;
+        check(&server, &tallies)?;
+        server.deploy("voter")?;
+        let (status, errors) = server.terminate()?;
+        ensure!(status.code() == Some(0), "{status}: {errors}");
+        ensure!(errors.matches("without its catalog").count() == 1, "{errors}");
+        let broken = broken_catalogs(&launch.data_dir)?;
+        ensure!(broken.is_empty(), "{broken:?}");
+    }
+    fs::remove_file(&filler)?;
+    let mut server = Server::start(&launch)?;
+    server.wait_said("voter version 1 (module 1) is new")?;
+    server.terminate()?;
+    // It is whole: the next start has nothing to say.
+    let mut server = Server::start(&launch)?;
+    server.wait_said("ready: ")?;
+    check(&server, &tallies)?;
+    let (_, errors) = server.terminate()?;
+    ensure!(!errors.contains("catalog"), "{errors}");
+    Ok(())
 }
 
 #[test]
