@@ -2,12 +2,14 @@
 
 use std::{
     fs::{self, File},
-    io::Write,
+    io::{self, Write},
     path::{Path, PathBuf},
     time::{Duration, Instant},
 };
 
 use clap::Args;
+use reprise_codec::hex;
+use reprise_env::entropy;
 use reprise_http::ConnectionLimits;
 use serde::Serialize;
 
@@ -350,28 +352,45 @@ fn disk_room(data_dir: &Path) -> Option<Finding> {
     })
 }
 
+/// Times durable writes to a file in the folder, and removes the file. Its name is random, because a run that was killed leaves its file.
+/// A file without a name would leave nothing, but some file systems sync such a file in another way.
+fn time_writes(folder: &Path) -> io::Result<Vec<Duration>> {
+    let path = folder.join(format!(".reprise-doctor-{}", hex(&entropy::<8>()?)));
+    let mut file = File::create_new(&path)?;
+    let mut times = Vec::new();
+    let mut write = || -> io::Result<()> {
+        file.write_all(&[0; 4096])?;
+        let begun = Instant::now();
+        file.sync_data()?;
+        times.push(begun.elapsed());
+        Ok(())
+    };
+    let written = (0..SYNC_TRIES).try_for_each(|_| write());
+    let _ = fs::remove_file(&path); // the file is small, and no later run needs its name
+    written.map(|()| times)
+}
+
+fn remedy_of_write(error: &io::Error) -> &'static str {
+    match error.kind() {
+        io::ErrorKind::PermissionDenied => "give the server's user write permission there",
+        io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded => {
+            "free space there, raise the quota, or choose a --data-dir on a larger disk"
+        }
+        io::ErrorKind::ReadOnlyFilesystem => "mount the file system for writing, or choose another --data-dir",
+        _ => "read the kernel's messages about this disk (`dmesg`), or choose a --data-dir on another one",
+    }
+}
+
 /// Measures how long a write takes until it is durable: the median of some. None if nothing can be written there yet.
 fn sync_time(data_dir: &Path) -> Option<Finding> {
     let folder = nearest_directory(data_dir);
-    let path = folder.join(".reprise-doctor");
-    let mut times = Vec::new();
-    let written = File::create_new(&path).and_then(|mut file| {
-        for _ in 0..SYNC_TRIES {
-            file.write_all(&[0; 4096])?;
-            let begun = Instant::now();
-            file.sync_data()?;
-            times.push(begun.elapsed());
+    let mut times = match time_writes(&folder) {
+        Ok(times) => times,
+        Err(error) => {
+            let found = format!("{}: {error}", folder.display());
+            return Some(Finding::bad("writes", found, remedy_of_write(&error)));
         }
-        Ok(())
-    });
-    if !matches!(&written, Err(error) if error.kind() == std::io::ErrorKind::AlreadyExists) {
-        let _ = fs::remove_file(&path); // an error means that the file was never made
-    }
-    let shown = folder.display();
-    if let Err(error) = written {
-        let mend = "give the server's user write permission there";
-        return Some(Finding::bad("writes", format!("{shown}: {error}"), mend));
-    }
+    };
     times.sort();
     let median = *times.get(SYNC_TRIES / 2)?;
     let found = format!(
@@ -477,7 +496,33 @@ mod tests {
         assert!(finding.found.contains("durable after"), "{finding:?}");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
         assert!(disk_room(dir.path()).is_some());
+        // A killed run of an earlier version left its file.
+        fs::write(dir.path().join(".reprise-doctor"), "left").expect("written");
+        for _ in 0..2 {
+            let finding = sync_time(dir.path()).expect("written");
+            assert!(finding.found.contains("durable after"), "{finding:?}");
+        }
+        assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 1);
         let nowhere = sync_time(Path::new("/proc/none")).expect("told");
         assert_eq!(nowhere.state, State::Bad, "{nowhere:?}");
+    }
+
+    #[test]
+    fn a_failed_write_gets_the_remedy_of_its_error() {
+        for (kind, remedy) in [
+            (io::ErrorKind::PermissionDenied, "write permission"),
+            (io::ErrorKind::StorageFull, "free space"),
+            (io::ErrorKind::QuotaExceeded, "raise the quota"),
+            (io::ErrorKind::ReadOnlyFilesystem, "mount the file system"),
+            (io::ErrorKind::Other, "dmesg"),
+        ] {
+            let said = remedy_of_write(&io::Error::from(kind));
+            assert!(said.contains(remedy), "{kind}: {said}");
+            assert_eq!(
+                said.contains("permission"),
+                kind == io::ErrorKind::PermissionDenied,
+                "{kind}"
+            );
+        }
     }
 }

@@ -148,19 +148,28 @@ fn said(value: &str) -> &str {
 }
 
 fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
-    let digests = |list: &[TokenNote], name: &str| -> BTreeSet<[u8; 32]> {
-        let own = list.iter().filter(|token| token.name == name);
+    // The scope is not part of this: a token that has another one is the token from before.
+    let is_alike = |one: &TokenNote, other: &TokenNote| (&one.name, &one.rights) == (&other.name, &other.rights);
+    let digests = |list: &[TokenNote], token: &TokenNote| -> BTreeSet<[u8; 32]> {
+        let own = list.iter().filter(|other| is_alike(other, token));
         own.map(|token| token.digest).collect()
     };
-    let mut names: Vec<&str> = Vec::new();
-    for token in before.iter().chain(after) {
-        if !names.contains(&&*token.name) {
-            names.push(&token.name);
+    let mut kinds: Vec<&TokenNote> = Vec::new();
+    for token in after.iter().chain(before) {
+        if !kinds.iter().any(|kind| is_alike(kind, token)) {
+            kinds.push(token);
         }
     }
-    let change = |name: &&str| {
-        let (old, new) = (digests(before, name), digests(after, name));
+    kinds.sort_by_key(|kind| {
+        before
+            .iter()
+            .position(|token| is_alike(token, kind))
+            .unwrap_or(usize::MAX)
+    });
+    let change = |token: &&TokenNote| {
+        let (old, new) = (digests(before, token), digests(after, token));
         let (gone, come) = (old.difference(&new).count(), new.difference(&old).count());
+        let name = token.describe();
         Some(match (gone, come) {
             (0, 0) => return None,
             _ if old.is_empty() => format!("token {name} is now valid"),
@@ -170,7 +179,27 @@ fn token_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
             _ => format!("token {name} was replaced"),
         })
     };
-    names.iter().filter_map(change).collect()
+    let changes: Vec<String> = kinds.iter().filter_map(change).collect();
+    [changes, scope_changes(before, after)].concat()
+}
+
+/// Names the tokens whose idempotency keys count in another scope from now on, once each. Tokens of one name have one scope.
+fn scope_changes(before: &[TokenNote], after: &[TokenNote]) -> Vec<String> {
+    let mut lines: Vec<String> = Vec::new();
+    for token in after {
+        let is_former = |old: &&TokenNote| old.name == token.name;
+        let Some(old) = before.iter().find(is_former).filter(|old| old.scope != token.scope) else {
+            continue;
+        };
+        let line = format!(
+            "token {}: its idempotency keys count in scope {} (it was {}), so a retry under a key of the old scope runs anew",
+            token.name, token.scope, old.scope
+        );
+        if !lines.contains(&line) {
+            lines.push(line);
+        }
+    }
+    lines
 }
 
 /// The parts that a reload needs beside the signal.
@@ -183,14 +212,39 @@ pub struct ReloadContext {
 mod tests {
     use super::*;
 
+    fn note((name, rights, scope): (&str, &str, &str), byte: u8) -> TokenNote {
+        TokenNote {
+            name: name.into(),
+            rights: rights.into(),
+            scope: scope.into(),
+            digest: [byte; 32],
+        }
+    }
+
+    #[test]
+    fn changed_scope_of_a_token_is_named_once_with_its_effect_on_retries() {
+        let before = [note(("app", "write", "app"), 1), note(("app", "write", "app"), 2)];
+        let after = [note(("app", "write", "shop"), 1), note(("app", "write", "shop"), 2)];
+        let told = "token app: its idempotency keys count in scope shop (it was app), so a retry under a key of the old scope runs anew";
+        assert_eq!(token_changes(&before, &after), [told]);
+        // Its role changes, too.
+        let read = [note(("app", "read", "shop"), 1)];
+        assert_eq!(
+            token_changes(&before[..1], &read),
+            [
+                "token app (write) is no longer valid",
+                "token app (read, scope shop) is now valid",
+                told
+            ]
+        );
+        assert!(token_changes(&after, &after).is_empty());
+    }
+
     #[test]
     fn changed_tokens_are_named_and_their_secrets_are_not() {
-        let token = |name: &str, byte: u8| TokenNote {
-            name: name.into(),
-            digest: [byte; 32],
-        };
-        let before = [token("a (read)", 1), token("b (write)", 2), token("c (admin)", 3)];
-        let after = [token("a (read)", 1), token("b (write)", 9), token("c (read)", 3)];
+        let token = |name: &str, rights: &str, byte: u8| note((name, rights, name), byte);
+        let before = [token("a", "read", 1), token("b", "write", 2), token("c", "admin", 3)];
+        let after = [token("a", "read", 1), token("b", "write", 9), token("c", "read", 3)];
         assert_eq!(
             token_changes(&before, &after),
             [
@@ -201,7 +255,7 @@ mod tests {
         );
         assert!(token_changes(&before, &before).is_empty());
         // A rotation without a gap has two tokens of one name for a while.
-        let both = [token("a (read)", 1), token("a (read)", 4)];
+        let both = [token("a", "read", 1), token("a", "read", 4)];
         assert_eq!(
             token_changes(&before[..1], &both),
             ["token a (read): 1 added, 2 in all"]

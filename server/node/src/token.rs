@@ -17,7 +17,7 @@ use toml_edit::{Array, ArrayOfTables, DocumentMut, Item, Table, value};
 use crate::{
     cli::Output,
     config::{self, TokenEntry, check_tokens},
-    output::{VerbFailure, VerbResult, print_json, print_note, print_table, print_text, table},
+    output::{VerbFailure, VerbResult, print_json, print_note, print_table, print_text, table, usage},
 };
 
 /// Random bytes of a token.
@@ -78,7 +78,7 @@ pub enum TokenCommand {
     Revoke {
         /// Name of the tokens
         name: String,
-        /// Remove only the token whose digest begins with these digits
+        /// Remove only the token whose digest begins with these digits. If several do, the command removes none and lists them
         #[arg(long, value_name = "DIGITS")]
         sha256: Option<String>,
         #[command(flatten)]
@@ -120,7 +120,7 @@ pub fn run(command: &TokenCommand, output: Output) -> VerbResult {
         TokenCommand::List { file } => list(&TokenFile::open(file)?.entries()?, output),
         TokenCommand::Revoke { name, sha256, file } => {
             let mut tokens = TokenFile::open(file)?;
-            let removed = tokens.remove(name, sha256.as_deref().unwrap_or_default())?;
+            let removed = tokens.remove(name, sha256.as_deref())?;
             tokens.save()?;
             let path = tokens.path.display().to_string();
             match output {
@@ -171,11 +171,11 @@ struct TokenFile {
 }
 
 impl TokenFile {
-    /// Opens the file. Without one there are no tokens yet.
+    /// Opens the file. Without one there are no tokens yet. A link whose target is missing is an error, or the file would replace the link.
     fn open(args: &TokenFileArgs) -> Result<Self, VerbFailure> {
         let path = args.path();
         let text = match fs::read_to_string(&path) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => String::new(),
+            Err(error) if error.kind() == io::ErrorKind::NotFound && !path.is_symlink() => String::new(),
             read => read.with_context(|| format!("read {}", path.display()))?,
         };
         let document = text.parse().map_err(|error| anyhow!("{}: {error}", path.display()))?;
@@ -204,21 +204,31 @@ impl TokenFile {
         self.entries().map(|_| ())
     }
 
-    /// Removes the tokens of a name whose digest begins with these digits; how many.
+    /// Removes the tokens of a name, or the only one whose digest begins with these digits. Returns how many.
     ///
     /// # Errors
-    /// There is none, or no token would be left, which would let in everybody.
-    fn remove(&mut self, name: &str, digits: &str) -> Result<usize, VerbFailure> {
+    /// There is none, the digits are empty or fit several, or no token would be left, which would let in everybody.
+    fn remove(&mut self, name: &str, digits: Option<&str>) -> Result<usize, VerbFailure> {
+        if digits.is_some_and(|digits| digits.trim().is_empty()) {
+            return Err(usage(format!(
+                "--sha256 is empty: write the first digits that `reprise token list` shows, or leave --sha256 out to remove all tokens named {name}"
+            )));
+        }
         let before = self.entries()?;
-        let goes = |entry: &TokenEntry| entry.name == name && entry.sha256.starts_with(digits);
-        let removed = before.iter().filter(|entry| goes(entry)).count();
+        let prefix = digits.unwrap_or_default().to_ascii_lowercase();
+        let goes = |entry: &TokenEntry| entry.name == name && entry.sha256.to_ascii_lowercase().starts_with(&prefix);
+        let going: Vec<&TokenEntry> = before.iter().filter(|entry| goes(entry)).collect();
+        let removed = going.len();
         let path = self.path.display().to_string();
+        if digits.is_some() && removed > 1 {
+            let matches: Vec<&str> = going.iter().map(|entry| entry.sha256.as_str()).collect();
+            return Err(usage(format!(
+                "--sha256 {prefix} fits {removed} tokens named {name} in {path}, and none was removed: write more digits of one of\n{}",
+                matches.join("\n")
+            )));
+        }
         if removed == 0 {
-            let which = if digits.is_empty() {
-                String::new()
-            } else {
-                format!(" with the digest {digits}…")
-            };
+            let which = digits.map_or(String::new(), |digits| format!(" with the digest {digits}…"));
             return Err(anyhow!("{path} has no token named {name}{which}: see `reprise token list`").into());
         }
         if removed == before.len() {
@@ -384,13 +394,22 @@ mod tests {
         for (name, sha256) in [("app", DIGESTS[0]), ("app", DIGESTS[1]), ("ops", DIGESTS[2])] {
             file.add(&entry(name, "admin", sha256)).expect("added");
         }
-        for (name, digits) in [("nobody", ""), ("app", "ff"), ("", "")] {
-            assert!(file.remove(name, digits).is_err(), "{name} {digits}");
+        for (name, digits) in [("nobody", None), ("app", Some("ff")), ("", None)] {
+            let refused = file.remove(name, digits).expect_err("no such token");
+            assert!(matches!(refused, VerbFailure::Other(_)), "{name} {digits:?}: {refused}");
         }
-        assert_eq!(file.remove("app", "ab").expect("removed"), 1);
+        // A script gives an empty variable, or too few digits.
+        for (digits, said) in [("", &["empty"][..]), (" ", &["empty"]), ("A", &DIGESTS[..2])] {
+            let refused = file.remove("app", Some(digits)).expect_err("refused");
+            assert!(matches!(refused, VerbFailure::Usage(_)), "{digits:?}: {refused}");
+            let text = refused.to_string();
+            assert!(said.iter().all(|said| text.contains(said)), "{digits:?}: {text}");
+        }
+        assert_eq!(names(&file), ["app", "app", "ops"]);
+        assert_eq!(file.remove("app", Some("AB")).expect("removed"), 1);
         assert_eq!(names(&file), ["app", "ops"]);
-        assert_eq!(file.remove("app", "").expect("removed"), 1);
-        let refused = file.remove("ops", "").expect_err("refused").to_string();
+        assert_eq!(file.remove("app", None).expect("removed"), 1);
+        let refused = file.remove("ops", None).expect_err("refused").to_string();
         assert!(refused.contains("last token"), "{refused}");
         assert_eq!(names(&file), ["ops"]);
     }
@@ -417,6 +436,9 @@ mod tests {
         }
         assert_eq!((mode("new.toml"), mode("old.toml")), (0o600, 0o640));
         assert!(dir.path().join("link.toml").is_symlink());
+        std::os::unix::fs::symlink("gone.toml", dir.path().join("dangling.toml")).expect("linked");
+        assert!(TokenFile::open(&args("dangling.toml")).is_err());
+        fs::remove_file(dir.path().join("dangling.toml")).expect("removed");
         // Another command is writing.
         fs::write(dir.path().join("new.toml.new"), "").expect("written");
         let file = TokenFile::open(&args("new.toml")).expect("opened");

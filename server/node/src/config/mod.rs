@@ -16,7 +16,7 @@ pub mod tls;
 mod tokens;
 
 use std::{
-    fs,
+    fs, io,
     net::SocketAddr,
     path::{Path, PathBuf},
 };
@@ -124,7 +124,7 @@ pub struct ServeConfig {
 impl ServeConfig {
     /// Joins the layers. `matches` are those of `serve`: they know which value came from a flag.
     pub fn load(args: ServeArgs, matches: &ArgMatches) -> Result<Self, VerbFailure> {
-        let path = file_of(&args);
+        let path = file_of(&args)?;
         let file = path.as_deref().map(read_file).transpose()?.unwrap_or_default();
         if args.config.is_none()
             && let (Some(path), Some(named)) = (&path, file.get("data_dir"))
@@ -281,18 +281,36 @@ impl ServeConfig {
 }
 
 /// Returns the named file, or the data directory's, if it has one. It does not search the working directory, which may belong to anyone.
-fn file_of(args: &ServeArgs) -> Option<PathBuf> {
+///
+/// # Errors
+/// The directory may have the file, but can't be searched for it. Without the file the server would start with the defaults.
+fn file_of(args: &ServeArgs) -> Result<Option<PathBuf>, VerbFailure> {
+    if let Some(named) = &args.config {
+        return Ok(Some(named.clone()));
+    }
     let data_dir = args
         .place
         .data_dir
         .as_deref()
         .unwrap_or(Path::new(place::DEFAULT_DATA_DIR));
-    let own = || Some(data_dir.join(DEFAULT_FILE)).filter(|path| path.exists());
-    args.config.clone().or_else(own)
+    let own = data_dir.join(DEFAULT_FILE);
+    // A link counts as the file, even if its target is missing: the read reports that.
+    match fs::symlink_metadata(&own) {
+        Ok(_) => Ok(Some(own)),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
+        Err(error) => Err(usage(format!("read {}: {error}", own.display()))),
+    }
 }
 
 fn read_file(path: &Path) -> Result<toml::Table, VerbFailure> {
-    let text = fs::read_to_string(path).map_err(|error| usage(format!("read {}: {error}", path.display())))?;
+    let text = fs::read_to_string(path).map_err(|error| match fs::read_link(path) {
+        Ok(target) if error.kind() == io::ErrorKind::NotFound => usage(format!(
+            "read {}: it is a link to {}, which is missing",
+            path.display(),
+            target.display()
+        )),
+        _ => usage(format!("read {}: {error}", path.display())),
+    })?;
     text.parse()
         .map_err(|error: toml::de::Error| usage(format!("{}: {error}", path.display())))
 }

@@ -192,3 +192,46 @@ fn flags_variables_and_keys_go_by_one_name() {
         assert!(help.contains("[default: "), "{} has no default", entry.name);
     }
 }
+
+#[test]
+fn a_missing_file_is_none_and_a_file_that_cannot_be_read_is_an_error() {
+    let dir = tempfile::tempdir().expect("a directory");
+    let args = |data_dir: &Path| {
+        let mut args = ServeArgs::default();
+        args.place.data_dir = Some(data_dir.to_owned());
+        args
+    };
+    let own = dir.path().join(DEFAULT_FILE);
+    for absent in [dir.path().to_owned(), dir.path().join("none-yet")] {
+        assert_eq!(file_of(&args(&absent)).expect("searched"), None);
+    }
+    std::os::unix::fs::symlink("gone/reprise.toml", &own).expect("linked");
+    let found = file_of(&args(dir.path())).expect("searched").expect("a link");
+    let refused = read_file(&found).expect_err("its target is missing");
+    assert!(matches!(refused, VerbFailure::Usage(_)), "{refused}");
+    assert!(
+        refused
+            .to_string()
+            .contains("a link to gone/reprise.toml, which is missing"),
+        "{refused}"
+    );
+    // A file in place of the directory stands for a directory that can't be searched.
+    fs::write(dir.path().join("file"), "").expect("written");
+    let refused = file_of(&args(&dir.path().join("file"))).expect_err("not searched");
+    assert!(matches!(refused, VerbFailure::Usage(_)), "{refused}");
+}
+
+#[test]
+fn a_token_is_shown_with_its_scope_if_that_is_not_its_name() {
+    let token = |more: &str, digit: &str| {
+        let digest = digit.repeat(64);
+        format!("[[tokens]]\nname = \"app\"\nrole = \"write\"\nsha256 = \"{digest}\"\n{more}\n")
+    };
+    let shown = |file: &str| {
+        let config = load(ServeArgs::default(), file).expect("valid");
+        config.tokens.entries().remove(0).value
+    };
+    assert_eq!(shown(&token("", "0")), "app (write)");
+    let both = ["0", "1"].map(|digit| token("scope = \"shop\"", digit)).concat();
+    assert_eq!(shown(&both), "app (write, scope shop)");
+}

@@ -43,9 +43,25 @@ pub fn check_tokens(text: &str) -> Result<Vec<TokenEntry>, String> {
 /// A token as the report names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TokenNote {
-    /// Name, role and grants.
     pub name: String,
+    /// Role and grants.
+    pub rights: String,
+    /// Scope of its idempotency keys.
+    pub scope: String,
     pub digest: [u8; 32],
+}
+
+impl TokenNote {
+    /// Returns name, role and grants, and the scope if it is not the name.
+    pub fn describe(&self) -> String {
+        let Self {
+            name, rights, scope, ..
+        } = self;
+        match scope == name {
+            true => format!("{name} ({rights})"),
+            false => format!("{name} ({rights}, scope {scope})"),
+        }
+    }
 }
 
 /// The permissions of all tokens.
@@ -68,9 +84,9 @@ impl TokenSettings {
         })
     }
 
-    /// Returns the tokens in words: name, role and grants.
+    /// Returns the tokens in words.
     pub fn entries(&self) -> Vec<SettingEntry> {
-        let mut names: Vec<_> = self.notes.iter().map(|token| token.name.as_str()).collect();
+        let mut names: Vec<_> = self.notes.iter().map(TokenNote::describe).collect();
         names.dedup();
         let (tokens, source) = match names.is_empty() {
             true => ("none: loopback only".to_owned(), Source::Default),
@@ -107,7 +123,9 @@ fn read(entries: &[TokenEntry]) -> Result<(Auth, Vec<TokenNote>), String> {
         check_beside(&token, &tokens)?;
         let restriction = entry.grants.as_ref().map(|grants| format!(" on {}", grants.join(", ")));
         notes.push(TokenNote {
-            name: format!("{} ({}{})", entry.name, entry.role, restriction.unwrap_or_default()),
+            name: entry.name.clone(),
+            rights: format!("{}{}", entry.role, restriction.unwrap_or_default()),
+            scope: entry.scope().to_owned(),
             digest: token.digest,
         });
         tokens.push(token);

@@ -55,7 +55,9 @@ fn a_token_is_made_exchanged_and_revoked_by_the_command_line() -> Result<()> {
     ensure!(list["tokens"].as_array().map(Vec::len) == Some(3), "{list}");
     let digest = list["tokens"][1]["sha256"].as_str().unwrap_or_default();
     ensure!(!list.to_string().contains(&first), "{list}");
-    let revoked = token(&data, &["revoke", "app", "--sha256", digest])?;
+    // A script whose variable is empty: the new token stays.
+    refused(&data, &["revoke", "app", "--sha256", ""], 2, "--sha256 is empty")?;
+    let revoked = token(&data, &["revoke", "app", "--sha256", &digest.to_ascii_uppercase()])?;
     ensure!(revoked.status.success());
     server.process().signal(libc::SIGHUP)?;
     server.wait_said("token app (write): 1 removed, 1 left")?;
