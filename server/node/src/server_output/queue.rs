@@ -14,8 +14,11 @@ use super::line::{Line, LogFormat};
 /// Lines that wait at most, and their bytes.
 const LINES_MAX: usize = 4_096;
 const BYTES_MAX: usize = 1 << 20;
-/// Longest wait for what waits at the end of the process: in all, and for a stream that takes nothing.
-const DRAIN_MAX: Duration = Duration::from_secs(2);
+/// Longest wait for what waits at the end of the process: in all, and as long as the writer has a piece in its hands. The first one is longer,
+/// because a busy machine may run the writer late.
+const DRAIN_MAX: Duration = Duration::from_secs(10);
+const WRITING_MAX: Duration = Duration::from_secs(2);
+/// Longest time for which a stream may hold one piece and take nothing.
 const STALL_MAX: Duration = Duration::from_millis(250);
 /// Between two tries on a stream that would block.
 const RETRY_AFTER: Duration = Duration::from_millis(10);
@@ -124,16 +127,21 @@ impl Queue {
         self.came.notify_one();
     }
 
-    /// Waits until all that was said is written, unless the streams take nothing.
+    /// Waits until all that was said is written, unless the streams take nothing. A stream takes nothing if it holds one piece for a whole wait.
+    /// The writer may not have run yet if it holds none.
     pub fn drain(&self) {
-        let until = Instant::now() + DRAIN_MAX;
+        let (begun, mut writing) = (Instant::now(), Duration::ZERO);
         let mut waiting = self.lock();
         while !waiting.lines.is_empty() || waiting.is_writing {
-            let done = waiting.done;
+            let (since, done, was_writing) = (Instant::now(), waiting.done, waiting.is_writing);
             let waited = self.went.wait_timeout(waiting, STALL_MAX);
             let (guard, timeout) = waited.unwrap_or_else(PoisonError::into_inner);
             waiting = guard;
-            if timeout.timed_out() && waiting.done == done || Instant::now() >= until {
+            if was_writing {
+                writing += since.elapsed();
+            }
+            let is_stalled = was_writing && timeout.timed_out() && waiting.done == done;
+            if is_stalled || writing >= WRITING_MAX || begun.elapsed() >= DRAIN_MAX {
                 return;
             }
         }
@@ -327,6 +335,21 @@ mod tests {
         assert!(lost > 0, "{}", lines.len());
         assert_eq!(lines.len() - 1 - counts.len() + lost, said, "{counts:?}");
         assert!(lines[0].ends_with(" line 0") && text.ends_with("the last one\n"));
+    }
+
+    #[test]
+    fn drain_waits_for_a_writer_that_runs_late() {
+        let pipe = Pipe::default();
+        pipe.lock().room = usize::MAX;
+        let (queue, late) = (Arc::<Queue>::default(), pipe.clone());
+        say(&queue, "the only one");
+        let writing = queue.clone();
+        thread::spawn(move || {
+            thread::sleep(2 * STALL_MAX);
+            writing.write_all(late);
+        });
+        queue.drain();
+        assert!(pipe.text().ends_with(" the only one\n"), "{}", pipe.text());
     }
 
     #[test]
