@@ -5,7 +5,7 @@ use std::{
     sync::Arc,
 };
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, bail};
 use reprise_database::{AfterImage, Environment, LogPolicy, RecoverFrom, RedoConfig};
 use reprise_driver::{Options, ProcessOptions, Report, run, run_in};
 use reprise_env::{DiskError, DiskFile, DiskFilter, FilteredDisk};
@@ -17,6 +17,9 @@ pub const LOGS: [(&str, LogPolicy); 3] = [
     ("command", LogPolicy::Command),
     ("physiological", LogPolicy::Physiological),
 ];
+
+/// How much longer the next run is.
+const LONGER: [f64; 3] = [1.0, 5.0, 25.0];
 
 /// Calls that are made.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -49,7 +52,7 @@ pub struct Run<'a> {
 }
 
 impl Run<'_> {
-    fn options(&self, data_dir: Option<PathBuf>) -> Options {
+    fn options(&self, seconds: f64, data_dir: Option<PathBuf>) -> Options {
         let process = ProcessOptions {
             redo: RedoConfig {
                 images: AfterImage::Changed,
@@ -61,8 +64,8 @@ impl Run<'_> {
             ..ProcessOptions::new(self.sites, self.log)
         };
         Options {
-            seconds: self.seconds,
-            warmup_s: self.seconds / 10.0,
+            seconds,
+            warmup_s: seconds / 10.0,
             rate: match self.offered {
                 Offered::All => None,
                 Offered::PerSecond(rate) => Some(rate),
@@ -75,14 +78,30 @@ impl Run<'_> {
         }
     }
 
-    /// Runs it, the workload's checks included.
+    /// Runs it, the workload's checks included. A run in which nothing was committed tells no rate: a longer one takes its place.
     ///
     /// # Errors
     /// The run failed, or its checks did.
     pub fn measure(&self) -> Result<Report> {
+        for factor in LONGER {
+            let report = self.measure_for(self.seconds * factor)?;
+            if report.committed > 0 {
+                return Ok(report);
+            }
+        }
+        let longest = self.seconds * LONGER[LONGER.len() - 1];
+        bail!(
+            "{} with the log {:?}, {:?}: nothing was committed in {longest} s",
+            self.workload,
+            self.log,
+            self.offered
+        );
+    }
+
+    fn measure_for(&self, seconds: f64) -> Result<Report> {
         let folder = self.dir.join("data");
         let has_files = self.log != LogPolicy::None;
-        let options = self.options(has_files.then(|| folder.clone()));
+        let options = self.options(seconds, has_files.then(|| folder.clone()));
         let report = match self.record_bytes_max {
             None => run(&options, &|_| {}),
             Some(bytes) => run_in(

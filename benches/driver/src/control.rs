@@ -1,6 +1,9 @@
 //! Calls that are not measured: filling and checking, the same on both ways in.
 
-use std::{thread, time::Duration};
+use std::{
+    thread,
+    time::{Duration, Instant},
+};
 
 use reprise_abi::value::{push_bytes, push_varint};
 use serde_json::Value;
@@ -10,6 +13,10 @@ use crate::BenchError;
 /// Rows of a table are asked for so often at most, at such distances.
 const COUNTS_MAX: u32 = 25;
 const COUNT_AGAIN_AFTER: Duration = Duration::from_millis(200);
+/// Time for which an unexpected count must stay: a partition may stand still for longer than two answers. The second constant is the longest
+/// wait for it.
+const COUNT_SETTLED_AFTER: Duration = Duration::from_secs(3);
+const COUNT_WAIT_MAX: Duration = Duration::from_secs(60);
 
 /// An argument with its name.
 pub(crate) type NamedArg = (&'static str, Arg);
@@ -81,6 +88,22 @@ pub(crate) trait Control {
             thread::sleep(COUNT_AGAIN_AFTER);
         }
         Ok(before.unwrap_or_default())
+    }
+
+    /// The `row_count` variant for a check. An unexpected count must stay for some seconds, because partitions on a busy machine may publish late.
+    fn checked_row_count(&mut self, table: &str, is_expected: &dyn Fn(u64) -> bool) -> Result<u64, BenchError> {
+        let begun = Instant::now();
+        let (mut before, mut since) = (None, begun);
+        loop {
+            let rows = self.row_count(table)?;
+            if before != Some(rows) {
+                (before, since) = (Some(rows), Instant::now());
+            }
+            let is_settled = since.elapsed() >= COUNT_SETTLED_AFTER || begun.elapsed() >= COUNT_WAIT_MAX;
+            if is_expected(rows) || is_settled {
+                return Ok(rows);
+            }
+        }
     }
 
     fn partitions(&self) -> u16;

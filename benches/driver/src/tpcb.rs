@@ -132,7 +132,7 @@ impl Tpcb {
     /// Adds the whole history up, by branch; how many rows it has.
     fn check_history(control: &mut dyn Control, sums: &Sums) -> Result<u64, BenchError> {
         let mut by_branch = BTreeMap::<i64, i128>::new();
-        let mut read = 0;
+        let mut read = 0_u64;
         control.visit_integers("tpcb_history", &["branch_id", "delta"], &mut |row| {
             *by_branch.entry(row[0]).or_default() += row[1] as i128;
             read += 1;
@@ -150,7 +150,7 @@ impl Tpcb {
                 "there is history of branch {branch}, and there is no such branch"
             )));
         }
-        let rows = control.row_count("tpcb_history")?;
+        let rows = control.checked_row_count("tpcb_history", &|rows| rows == read)?;
         match read == rows {
             true => Ok(rows),
             false => Err(BenchError::Checks(format!(
@@ -311,8 +311,9 @@ impl Workload for Tpcb {
     }
 
     fn check(&self, control: &mut dyn Control, _: u64, whole: &Tally) -> Result<Vec<String>, BenchError> {
-        let rows = control.row_count("tpcb_history")?;
-        if rows != self.history_before + whole.committed {
+        let expected = self.history_before + whole.committed;
+        let rows = control.checked_row_count("tpcb_history", &|rows| rows == expected)?;
+        if rows != expected {
             return Err(BenchError::Checks(format!(
                 "the history has {rows} rows, but there were {} and {} calls committed",
                 self.history_before, whole.committed

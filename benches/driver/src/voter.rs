@@ -88,7 +88,8 @@ impl Workload for Voter {
         on_progress(Progress::Preparing("naming the contestants"));
         control.call("initialize", &[("contestants", Arg::Texts(CONTESTANTS.to_vec()))])?;
         self.votes_before = Self::votes(control)?;
-        self.rows_before = control.row_count("votes")?;
+        let before = self.votes_before;
+        self.rows_before = control.checked_row_count("votes", &|rows| rows as i64 == before)?;
         Ok(())
     }
 
@@ -176,7 +177,8 @@ impl Workload for Voter {
     }
 
     fn check_state(&self, control: &mut dyn Control) -> Result<Vec<String>, BenchError> {
-        let (counted, stored) = (Self::votes(control)?, control.row_count("votes")?);
+        let counted = Self::votes(control)?;
+        let stored = control.checked_row_count("votes", &|rows| rows as i64 == counted)?;
         if counted != stored as i64 {
             return Err(BenchError::Checks(format!(
                 "results counts {counted} votes, and {stored} are stored"
@@ -205,7 +207,8 @@ impl Workload for Voter {
                 "results counts {counted} votes of this run, but {accepted} were accepted"
             ));
         }
-        let stored = control.row_count("votes")? as i64 - self.rows_before as i64;
+        let before = self.rows_before;
+        let stored = control.checked_row_count("votes", &|rows| rows == before + accepted)? as i64 - before as i64;
         if stored != accepted as i64 {
             return failed(format!(
                 "{stored} votes of this run are stored, but {accepted} were accepted"

@@ -183,7 +183,7 @@ pub fn delete_call_forwarding(tx: &Txn, home: i32, sub_nbr: &str, sf_type: u8, s
 }
 
 /// Looks at all rows of the subscribers from `first` to `last`, at one point in time.
-#[procedure(all_partitions, read_only)]
+#[procedure(all_partitions, read_only, time_max_ms = 60_000)]
 pub fn check(tx: &Txn, first: i32, last: i32) -> SubscriberCheck {
     let mut found = SubscriberCheck::default();
     for s_id in first..=last {

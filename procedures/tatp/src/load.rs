@@ -22,7 +22,7 @@ pub fn sub_nbr_of(s_id: i32) -> SmallText<15> {
 const NUMBERS_MAX: i32 = 10_000;
 
 /// Gives each subscriber from `first` to `last` its number. A subscriber that has a number keeps it.
-#[procedure(all_partitions)]
+#[procedure(all_partitions, time_max_ms = 60_000)]
 pub fn load_numbers(tx: &Txn, first: i32, last: i32) -> Result<(), Abort> {
     let is_range = first >= 1 && first <= last && last - first < NUMBERS_MAX;
     if !is_range {

@@ -122,7 +122,7 @@ pub fn check_warehouse(tx: &Txn, w_id: i16) -> Result<WarehouseHeld, Abort> {
 }
 
 /// The accounts of a district's customers.
-#[procedure(partition_by(w_id), read_only)]
+#[procedure(partition_by(w_id), read_only, time_max_ms = 60_000)]
 pub fn check_customers(tx: &Txn, w_id: i16, d_id: i8) -> Vec<CustomerHeld> {
     let customers = Customer::scan_by_name(tx).prefix((w_id, d_id));
     let customers = customers.columns::<CustomerSums>().iter();
@@ -136,7 +136,7 @@ pub fn check_customers(tx: &Txn, w_id: i16, d_id: i8) -> Vec<CustomerHeld> {
 }
 
 /// Walks the orders of a district from number `from` to `to`, their lines and the new orders side by side.
-#[procedure(partition_by(w_id), read_only)]
+#[procedure(partition_by(w_id), read_only, time_max_ms = 60_000)]
 pub fn check_orders(tx: &Txn, w_id: i16, d_id: i8, from: i32, to: i32) -> OrdersHeld {
     let range = || (w_id, d_id, from)..=(w_id, d_id, to);
     let mut walk = Walk::new();

@@ -21,9 +21,14 @@ const SECOND: Duration = Duration::from_secs(1);
 const LONG: Duration = Duration::from_secs(20);
 
 fn real_pair() -> (Connection, Connection) {
-    let listener = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
+    real_pair_that_sends_within(LONG)
+}
+
+fn real_pair_that_sends_within(send_time: Duration) -> (Connection, Connection) {
+    let limits = NetLimits { send_time, ..LIMITS };
+    let listener = RealNet.listen("127.0.0.1:0", limits).expect("a port is free");
     let client = RealNet
-        .connect(&listener.address, SECOND, LIMITS)
+        .connect(&listener.address, LONG, limits)
         .expect("somebody listens");
     (client, listener.accepted.recv_timeout(LONG).expect("a connection"))
 }
@@ -71,7 +76,7 @@ fn frames_arrive_whole_in_order_and_up_to_the_end() {
 
 #[test]
 fn a_peer_that_reads_nothing_is_given_up() {
-    let (mut client, _server) = real_pair();
+    let (mut client, _server) = real_pair_that_sends_within(LIMITS.send_time);
     let frame = vec![0; 60 << 10];
     let refused = (0..2_000).map(|_| client.sender.send(&[&frame])).find(Result::is_err);
     assert_eq!(refused, Some(Err(NetError::TimedOut)));
@@ -118,7 +123,7 @@ fn a_listener_takes_so_many_connections_at_once_and_others_when_they_end() {
         let connect = |_| TcpStream::connect(&address).expect("the kernel keeps it");
         (0..200).map(connect).collect::<Vec<_>>()
     });
-    let mut taken = Vec::new();
+    let mut taken = vec![listener.accepted.recv_timeout(LONG).expect("the first one")];
     while let Ok(connection) = listener.accepted.recv_timeout(SECOND) {
         taken.push(connection);
     }

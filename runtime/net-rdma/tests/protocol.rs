@@ -16,6 +16,8 @@ use reprise_net_rdma::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Longest time to connect, to accept, and for a frame that must come. A busy machine needs some of it.
+const WAIT_MAX: Duration = Duration::from_secs(20);
 /// Limits of the end that gets long frames.
 const LONG: NetLimits = NetLimits {
     frame_bytes: 8 << 20,
@@ -39,10 +41,17 @@ fn listen(card: &FakeCard, limits: NetLimits) -> (RdmaNet, Listener) {
 }
 
 fn ends() -> Ends {
+    ends_that_send_within(LIMITS.send_time)
+}
+
+fn ends_that_send_within(send_time: Duration) -> Ends {
     let card = FakeCard::new();
-    let (net, listener) = listen(&card, LIMITS);
-    let far = net.connect(&listener.address, SECOND, LONG).expect("somebody listens");
-    let near = listener.accepted.recv_timeout(SECOND).expect("accepted");
+    let (net, listener) = listen(&card, NetLimits { send_time, ..LIMITS });
+    let limits = NetLimits { send_time, ..LONG };
+    let far = net
+        .connect(&listener.address, WAIT_MAX, limits)
+        .expect("somebody listens");
+    let near = listener.accepted.recv_timeout(WAIT_MAX).expect("accepted");
     assert_eq!(net.path().as_deref(), Some("a fake card at 127.0.0.1"));
     card.take_posted();
     Ends {
@@ -90,7 +99,7 @@ fn frames_of_every_length_come_whole_and_in_order() {
         mut near,
         mut far,
         ..
-    } = ends();
+    } = ends_that_send_within(WAIT_MAX);
     let piece = piece_bytes_max(RING_BYTES_MAX);
     let mut lengths: Vec<usize> = (0..40).collect();
     lengths.extend([piece - 1, piece, piece + 1, 2 * piece, RING_BYTES_MAX + 5, 8 << 20, 3]);
@@ -114,7 +123,7 @@ fn frames_of_every_length_come_whole_and_in_order() {
     }
     let near = sending.join().expect("it sends");
     let mut answers = 0;
-    while let Ok(answer) = near.frames.recv_timeout(SECOND) {
+    while let Ok(answer) = near.frames.recv_timeout(10 * SECOND) {
         assert_eq!(answer, (answers as u32).to_le_bytes());
         answers += 1;
         if answers == 247 {
@@ -222,8 +231,10 @@ fn bytes_sent_before_the_end_arrive() {
     drop(far);
     check_given_back(&card);
     // And again.
-    let mut again = net.connect(&listener.address, SECOND, LONG).expect("somebody listens");
-    let other = listener.accepted.recv_timeout(SECOND).expect("accepted");
+    let mut again = net
+        .connect(&listener.address, WAIT_MAX, LONG)
+        .expect("somebody listens");
+    let other = listener.accepted.recv_timeout(WAIT_MAX).expect("accepted");
     again.sender.send(&[b"again"]).expect("sent");
     assert_eq!(next(&other).as_deref(), Some(&b"again"[..]));
     drop((again, other));
@@ -238,7 +249,7 @@ fn one_half_may_end_before_the_other() {
     assert_eq!(next(&far), None, "nothing comes any more");
     let mut far = far;
     far.sender.send(&[b"an answer"]).expect("the other half is there");
-    assert_eq!(frames.recv_timeout(SECOND).ok().as_deref(), Some(&b"an answer"[..]));
+    assert_eq!(frames.recv_timeout(WAIT_MAX).ok().as_deref(), Some(&b"an answer"[..]));
 }
 
 /// A completion that is lost or out of order ends the connection: frames before it come, nothing behind it does.
@@ -345,7 +356,7 @@ impl Liar {
         let outbound = RING_AT + theirs.ring_bytes as usize;
         pair.connect(&theirs.pair, outbound).expect("connected");
         make_ready(&mut stream).expect("ready");
-        let connection = listener.accepted.recv_timeout(SECOND).expect("accepted");
+        let connection = listener.accepted.recv_timeout(WAIT_MAX).expect("accepted");
         let liar = Self {
             pair,
             theirs,
@@ -524,8 +535,10 @@ fn peer_that_does_not_greet_delays_no_other_peer() {
         0,
         "bytes that are no greeting end it"
     );
-    let connection = net.connect(&listener.address, SECOND, LONG).expect("others are taken");
-    drop(listener.accepted.recv_timeout(10 * SECOND).expect("accepted"));
+    let connection = net
+        .connect(&listener.address, WAIT_MAX, LONG)
+        .expect("others are taken");
+    drop(listener.accepted.recv_timeout(WAIT_MAX).expect("accepted"));
     drop(connection);
     drop(silent);
     check_given_back(&card);
@@ -551,14 +564,14 @@ fn ends_of_different_transports_do_not_wait_for_each_other() {
     let tcp = RealNet.listen("127.0.0.1:0", LIMITS).expect("a port is free");
     let begun = Instant::now();
     let error = net
-        .connect(&tcp.address, SECOND, LONG)
+        .connect(&tcp.address, WAIT_MAX, LONG)
         .err()
         .expect("it speaks TCP")
         .to_string();
     assert!(error.contains("does it use the transport rdma?"), "{error}");
     assert!(begun.elapsed() < 20 * SECOND);
     let (_net, listener) = listen(&card, LIMITS);
-    let plain = RealNet.connect(&listener.address, SECOND, LIMITS).expect("TCP it is");
+    let plain = RealNet.connect(&listener.address, WAIT_MAX, LIMITS).expect("TCP it is");
     let mut plain = plain;
     let _ = plain.sender.send(&[&[0; 200]]); // refused: a slow machine let the time for a greeting pass
     assert_eq!(next(&plain), None, "it ends");
@@ -571,9 +584,9 @@ fn without_a_card_both_ends_are_told() {
     let (net, listener) = listen(&card, LIMITS);
     let other = RdmaNet::new(Arc::new(FakeCard::new()));
     card.refuse(VerbsError::NoDevice("no card here".into()));
-    let told = other.connect(&listener.address, SECOND, LONG).err().expect("refused");
+    let told = other.connect(&listener.address, WAIT_MAX, LONG).err().expect("refused");
     assert!(told.to_string().ends_with("no card here"), "{told}");
-    let own = net.connect(&listener.address, SECOND, LONG).err().expect("refused");
+    let own = net.connect(&listener.address, WAIT_MAX, LONG).err().expect("refused");
     assert_eq!(own.to_string(), "RDMA: no card here");
     let listening = net.listen("127.0.0.1:0", LIMITS).err().expect("refused");
     assert_eq!(listening.to_string(), "RDMA: no card here");

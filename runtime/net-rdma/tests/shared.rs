@@ -15,6 +15,8 @@ use reprise_net_rdma::{
 };
 
 const SECOND: Duration = Duration::from_secs(1);
+/// Longest time to connect, and to accept.
+const CONNECT_MAX: Duration = Duration::from_secs(20);
 const BUFFER_BYTES: usize = 16 << 20;
 /// Limits of the end that sends groups.
 const NEAR: NetLimits = NetLimits {
@@ -76,8 +78,10 @@ fn ends(peers: usize) -> Ends {
     let memory = net.frame_memory(BUFFER_BYTES).expect("memory").expect("RDMA has it");
     let buffer = Arc::new(FrameBuffer::new(memory));
     let connect = |_| {
-        let far = net.connect(&listener.address, SECOND, FAR).expect("somebody listens");
-        let mut near = listener.accepted.recv_timeout(SECOND).expect("accepted");
+        let far = net
+            .connect(&listener.address, CONNECT_MAX, FAR)
+            .expect("somebody listens");
+        let mut near = listener.accepted.recv_timeout(CONNECT_MAX).expect("accepted");
         let poster = near.sender.share(&buffer).expect("registered");
         Peer { near, far, poster }
     };

@@ -375,12 +375,13 @@ fn a_standby_that_is_gone_between_the_write_and_its_word_gets_it_again() {
     let running = Running::start(&primary, &around, "s", &taker);
     wait_streaming(&primary, "s");
     wait_until("it has it", || primary.status("s").persisted >= first);
-    *taker.slow.lock().expect("test") = Duration::from_millis(1_500);
+    taker.is_held.store(true, Ordering::Release);
     let second = append(&primary.log, "second");
     wait_until("it is in its memory", || primary.status("s").shipped >= second);
     let crash = disk.crash(&CrashPolicy::LoseAll);
     assert_eq!(primary.status("s").persisted, first, "it is not on its disk");
     assert_eq!(primary.shipper.acked(1).map(|mark| mark.get()), Some(first.0));
+    taker.is_held.store(false, Ordering::Release);
     running.stop();
     drop((taker, log));
     let log = standby(&crash, &around);

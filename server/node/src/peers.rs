@@ -11,18 +11,16 @@ use reprise_base::{Epoch, Lsn, check_node_name, hex, limits::STANDBYS_MAX};
 use reprise_database::PeerAnswer;
 use reprise_router::{PeerMember, PeerStatus, PromiseAnswer, PromiseQuestion};
 
-use crate::{
-    remote,
-    standby::{ASK_TIME, Primary},
-};
+use crate::{remote, standby::Primary};
 
 impl Primary {
     /// Asks other standbys for a promise, all at once. A server that has not answered within the time of all counts as silent. Its thread ends by
     /// itself, and sends no question after that time.
     pub fn ask_peers(self: &Arc<Self>, urls: &[String], asked: &PromiseQuestion) -> Vec<PeerAnswer> {
         let (sender, receiver) = mpsc::channel();
-        let until = Instant::now() + ASK_TIME;
-        let silent = |url: &String| Err(format!("{url} does not answer within {} s", ASK_TIME.as_secs()).into());
+        let until = Instant::now() + self.round_max;
+        let round_s = self.round_max.as_secs();
+        let silent = |url: &String| Err(format!("{url} does not answer within {round_s} s").into());
         let mut answers: Vec<PeerAnswer> = urls.iter().map(silent).collect();
         for (at, url) in urls.iter().enumerate() {
             let (primary, sender, url, asked) = (self.clone(), sender.clone(), url.clone(), asked.clone());

@@ -43,7 +43,7 @@ const FORK_TRIES: Duration = Duration::from_secs(10);
 pub const FOLDERS: [&str; 2] = ["checkpoints", "log"];
 const CONNECT_TIME: Duration = Duration::from_secs(5);
 /// Time that a standby waits for an answer before it checks whether it must end.
-pub const ASK_TIME: Duration = Duration::from_secs(1);
+const ASK_TIME: Duration = Duration::from_secs(1);
 /// Longest wait for a primary that steps down. The primary's own limit is lower.
 const STEP_DOWN_TIME: Duration = Duration::from_secs(25);
 /// Time between two tries to reach the primary. The second constant is the time of tries while there are no files.
@@ -126,6 +126,8 @@ pub struct Primary {
     own_url: Option<Arc<str>>,
     /// This process, once it has a directory.
     process: Option<NodeProcess>,
+    /// Longest time of a round in which the other standbys are asked for a promise.
+    pub round_max: Duration,
 }
 
 impl Primary {
@@ -147,6 +149,7 @@ impl Primary {
             database: OnceLock::new(),
             own_url: None,
             process: None,
+            round_max: ASK_TIME,
         }))
     }
 
@@ -513,7 +516,7 @@ pub fn name_of(settings: &ReplicationSettings, port: u16) -> String {
 
 #[cfg(test)]
 impl Primary {
-    /// Returns the primary at a URL.
+    /// Returns the primary at a URL. Its rounds are long, because a busy machine answers late.
     pub fn at(url: &str) -> Self {
         Self {
             net: Arc::new(reprise_env::RealNet),
@@ -526,6 +529,7 @@ impl Primary {
             database: OnceLock::new(),
             own_url: None,
             process: None,
+            round_max: Duration::from_secs(30),
         }
     }
 }

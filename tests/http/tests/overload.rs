@@ -272,6 +272,8 @@ fn three_times_too_many_calls_are_refused_in_part_and_the_others_stay_quick() {
     let _machine = MACHINE.lock();
     let server = Server::start_with(Options {
         partitions: Some(1),
+        // A call that a busy machine interrupts may take longer than the usual time.
+        settings: "call_time_max_ms = 0",
         is_measured: true,
         ..Options::default()
     });

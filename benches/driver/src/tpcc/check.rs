@@ -15,7 +15,7 @@ const PAYMENT_COLUMNS: [&str; 6] = ["h_w_id", "h_d_id", "h_c_w_id", "h_c_d_id", 
 
 /// Judges every warehouse that there is; how many there are.
 pub(super) fn conditions(control: &mut dyn Control) -> Result<i16, BenchError> {
-    let count = control.row_count("warehouse")?;
+    let count = control.checked_row_count("warehouse", &|rows| rows > 0)?;
     let warehouses = i16::try_from(count).ok().filter(|count| *count > 0);
     let warehouses = warehouses.ok_or_else(|| BenchError::Failed(format!("there are {count} warehouses")))?;
     let payments = payments(control, warehouses)?;

@@ -117,7 +117,8 @@ impl Tpcc {
             ("stock", 100_000),
             ("orders", 30_000),
         ] {
-            let (found, expected) = (control.row_count(table)?, each * warehouses);
+            let expected = each * warehouses;
+            let found = control.checked_row_count(table, &|rows| rows >= expected)?;
             rows += found;
             if found < expected {
                 let text = format!("{table} has {found} rows after loading, not {expected}");

@@ -5,11 +5,18 @@ use std::process::Output;
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
+/// A machine may stand still for as long as a short run takes. A longer one then has commits.
+const SECONDS: [&str; 3] = ["0.5", "2.5", "12.5"];
+
 fn bench(args: &[&str]) -> Result<Output> {
+    bench_for(SECONDS[0], args)
+}
+
+fn bench_for(seconds: &str, args: &[&str]) -> Result<Output> {
     let mut command = crate::bench(&[
         "bank",
         "--seconds",
-        "0.5",
+        seconds,
         "--warmup",
         "0",
         "--partitions",
@@ -43,13 +50,20 @@ fn a_run_in_nvram_says_so() -> Result<()> {
         ];
         args.extend(["--nvram-assume-persistent", "--output", "json"]);
         args.extend(flush.iter().flat_map(|flush| ["--nvram-flush", flush]));
-        let output = bench(&args)?;
-        ensure!(
-            output.status.success(),
-            "{log}, {flush:?}: {}",
-            String::from_utf8_lossy(&output.stderr)
-        );
-        let report: Value = serde_json::from_slice(&output.stdout).context("the report")?;
+        let mut report = Value::Null;
+        for seconds in SECONDS {
+            let output = bench_for(seconds, &args)?;
+            ensure!(
+                output.status.success(),
+                "{log}, {flush:?}: {}",
+                String::from_utf8_lossy(&output.stderr)
+            );
+            report = serde_json::from_slice(&output.stdout).context("the report")?;
+            if report["committed"].as_u64() > Some(0) {
+                break;
+            }
+            std::fs::remove_file(&region)?; // the next run makes its own
+        }
         ensure!(
             report["device"] == "nvram" && report["flush"] == flush.unwrap_or("commit"),
             "{report}"

@@ -1,7 +1,7 @@
 //! Row numbers. The log names rows by them, they are the same in every replay, and answers name the keys all the same.
 
 use crate::common;
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeSet, path::Path, sync::Arc};
 
 use crate::common::{config, digest_now, i64s, recovered, take, wasm};
 use reprise_database::{Database, DatabaseConfig, LogPolicy, RecoverFrom, RedoConfig};
@@ -137,7 +137,12 @@ fn a_change_by_number_is_told_with_the_key_that_its_row_has() {
     write(6, None);
     write(6, Some(3));
     let key = |id: i64| Some((id as u64 ^ 1 << 63).to_be_bytes().to_vec());
-    let rows = logged(&database);
+    // A page waits for a busy partition no longer than 200 ms, and then shows its rows without keys.
+    let mut rows = Vec::new();
+    common::wait_until("the partition tells the key", || {
+        rows = logged(&database);
+        rows.get(2).is_some_and(|row: &ChangedRow| row.key.is_some())
+    });
     let seen: Vec<_> = rows
         .iter()
         .map(|row| (row.change, row.number, row.key.clone()))
@@ -158,7 +163,11 @@ fn a_change_by_number_is_told_with_the_key_that_its_row_has() {
     let deployed = router.deployed();
     let (table, schema) = deployed.table("registers").expect("its table");
     let asked = |id: i64| (table, schema.clone(), key(id).expect("a key"));
-    let found = router.numbered_rows(vec![asked(5), asked(6), asked(7)]).expect("ready");
+    let mut found = BTreeSet::new();
+    common::wait_until("the partitions tell the numbers", || {
+        let told = router.numbered_rows(vec![asked(5), asked(6), asked(7)]);
+        told.map(|told| found = told).is_ok()
+    });
     let row = |at: usize, number: u64| NumberedRow {
         partition: Some(reprise_base::PartitionId(rows[at].partition)),
         table: TableId(rows[at].table_id),

@@ -62,18 +62,18 @@ fn a_primary_hands_out_tickets_and_files_that_open() {
         transfer(&database, round);
         take(&database);
     });
-    let held = service(&database).info().standbys;
-    let states: Vec<_> = held.iter().map(|s| (&*s.name, s.state)).collect();
-    assert_eq!(states, [("s1", StandbyPhase::Lost), ("s2", StandbyPhase::Lost)]);
-    let told = database.router().notices().take().notices;
-    let is_told = |what: &str| {
+    let mut told: Vec<Notice> = Vec::new();
+    let is_told = |told: &[Notice], what: &str| {
         told.iter()
             .any(|notice| matches!(notice, Notice::Standby { what: w, .. } if w.contains(what)))
     };
-    assert!(
-        is_told("gets its first files") && is_told("connection is over"),
-        "{told:?}"
-    );
+    wait_until("both are lost, and the end of a connection is told", || {
+        told.extend(database.router().notices().take().notices);
+        let held = service(&database).info().standbys;
+        let states: Vec<_> = held.iter().map(|s| (&*s.name, s.state)).collect();
+        states == [("s1", StandbyPhase::Lost), ("s2", StandbyPhase::Lost)] && is_told(&told, "connection is over")
+    });
+    assert!(is_told(&told, "gets its first files"), "{told:?}");
     database.close().expect("close");
     // The directory opens as any data directory does, with the rows of the checkpoint.
     let (copy, report) = open(&own, 1);

@@ -143,12 +143,17 @@ fn readers_of_others_writes_wait_for_them() {
     let (log, _, told) = open_with(&disk, slow).expect("open");
     let appender = log.appender();
     let records = encode(&["a"]);
+    let began = Instant::now();
     let start = appender.append(&records, None).map_err(|e| e.0).expect("append");
     let end = Lsn(start.0 + 1);
     appender.pend(Lsn(0), "early".into(), Duration::ZERO);
     appender.pend(end, "reader".into(), Duration::ZERO);
-    assert_eq!(told.lock().expect("test").len(), 1, "only what was durable already");
-    assert!(!log.wait_durable(end, Duration::ZERO));
+    let told_count = told.lock().expect("test").len();
+    let is_durable = log.wait_durable(end, Duration::ZERO);
+    // A slow machine may get here when the delay of the group is over.
+    let is_late = began.elapsed() >= Duration::from_secs(1);
+    assert!(told_count == 1 || is_late, "only what was durable already");
+    assert!(!is_durable || is_late);
     assert!(log.wait_durable(end, WAIT_MAX));
     wait_until(|| told.lock().expect("test").len() == 2);
     appender.pend(end, "late".into(), Duration::ZERO);

@@ -13,8 +13,12 @@ use serde_json::{Value, json};
 
 use super::*;
 
-/// Time of a whole round on a busy machine. A round without a limit would last far longer.
-const ROUND_MAX: Duration = Duration::from_secs(4);
+/// Limit of a round in which peers give no answer.
+const SILENT_ROUND: Duration = Duration::from_secs(1);
+/// Time of a whole round on a busy machine. The silent and slow peers hold a round without a limit for longer.
+const ROUND_PATIENCE: Duration = Duration::from_secs(40);
+/// A wait that ends only by a mistake.
+const PATIENCE: Duration = Duration::from_secs(120);
 
 /// The answer of a server that is no server of ours.
 type Answer = fn(&mut TcpStream, &str) -> io::Result<()>;
@@ -70,7 +74,7 @@ impl Asking {
         };
         let begun = Instant::now();
         let answers = self.primary.ask_peers(urls, &question);
-        assert!(begun.elapsed() < ROUND_MAX, "{:?}", begun.elapsed());
+        assert!(begun.elapsed() < ROUND_PATIENCE, "{:?}", begun.elapsed());
         answers
             .into_iter()
             .map(|answer| answer.map_err(|error| error.to_string()))
@@ -170,11 +174,11 @@ fn promise(member: &str) -> Value {
 }
 
 #[test]
-fn round_ends_within_its_time_when_peers_are_silent_or_slow_or_send_too_much() {
-    let asking = Asking::new(|_| {});
+fn round_ends_within_its_time_when_peers_are_silent_or_slow() {
+    let asking = Asking::new(|primary| primary.round_max = SILENT_ROUND);
     let id = asking.id();
     let (good, _) = serve(&id, "/none", send);
-    let slow: [(&str, Answer); 5] = [
+    let slow: [(&str, Answer); 4] = [
         ("/status", |_, _| {
             thread::sleep(Duration::from_secs(60));
             Ok(())
@@ -185,7 +189,6 @@ fn round_ends_within_its_time_when_peers_are_silent_or_slow_or_send_too_much() {
             stream.write_all(head(text.len()).as_bytes())?;
             trickle(stream, text)
         }),
-        ("/promise", |stream, _| send(stream, &" ".repeat(10 << 20))),
     ];
     // A server that accepts no connection: the backlog of its listener takes it.
     let deaf = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -195,11 +198,29 @@ fn round_ends_within_its_time_when_peers_are_silent_or_slow_or_send_too_much() {
         .collect();
     urls.push(format!("http://{}", deaf.local_addr().expect("bound")));
     urls.push(good);
-    let mut answers = asking.ask(&urls);
+    let begun = Instant::now();
+    // On a busy machine the good peer may be late, too. A later round has its answer.
+    let answer = loop {
+        let mut answers = asking.ask(&urls);
+        let good = answers.pop().expect("the last one");
+        assert!(answers.iter().all(Result::is_err), "{answers:?}");
+        if good.is_ok() || begun.elapsed() > PATIENCE {
+            break good.expect("it answers");
+        }
+    };
+    assert_eq!((&*answer.name, answer.end), ("c", Lsn(7)));
+}
+
+#[test]
+fn answer_that_is_too_long_is_refused_and_others_count() {
+    let asking = Asking::new(|_| {});
+    let id = asking.id();
+    let (long, _) = serve(&id, "/promise", |stream, _| send(stream, &" ".repeat(10 << 20)));
+    let (good, _) = serve(&id, "/none", send);
+    let mut answers = asking.ask(&[long, good]);
     let answer = answers.pop().expect("the last one").expect("it answers");
     assert_eq!((&*answer.name, answer.end), ("c", Lsn(7)));
-    assert!(answers.iter().all(Result::is_err), "{answers:?}");
-    let too_long = answers[4].as_ref().expect_err("10 MiB");
+    let too_long = answers.remove(0).expect_err("10 MiB");
     assert!(too_long.contains("more than"), "{too_long}");
 }
 
@@ -240,7 +261,10 @@ fn certificate_file_that_can_not_be_read_delays_no_round() {
     let pipe = dir.path().join("ca.pem");
     let mode = rustix::fs::Mode::RUSR | rustix::fs::Mode::WUSR;
     rustix::fs::mknodat(rustix::fs::CWD, &pipe, rustix::fs::FileType::Fifo, mode, 0).expect("a pipe");
-    let asking = Asking::new(|primary| primary.ca_cert = Some(pipe.clone()));
+    let asking = Asking::new(|primary| {
+        primary.ca_cert = Some(pipe.clone());
+        primary.round_max = SILENT_ROUND;
+    });
     let refused = asking.refusal("http://127.0.0.1:1");
     assert!(refused.contains("does not answer within 1 s"), "{refused}");
     fs::write(&pipe, "").expect("the thread that reads it ends");

@@ -57,17 +57,28 @@ fn modules_come_change_and_go() {
     assert_eq!(put["partitioning"], json!({"kind": "by", "parameters": ["id"]}));
     let rows = server.get("/v1/tables/items/rows").ok(200);
     assert_eq!(rows["rows"], json!([{"id": "1", "amount": "5", "note": null}]));
+    wait_controls(&server, 3);
     let server = server.restart();
     assert_eq!(server.get("/v1/modules/probe").ok(200)["version"], 2);
     assert_eq!(server.consenting(Method::DELETE, "/v1/modules/probe", b"").status, 204);
     server.call("echo", json!({"id": 1})).problem("not-found", 404);
     assert_eq!(server.get("/v1/modules").ok(200)["modules"], json!([]));
     server.wait_rows("items", 1);
+    wait_controls(&server, 5);
     let mut kinds: Vec<Value> = log_kinds(&server);
     // Each act of an operator leaves who did it behind: also one that changed nothing, and one that was refused.
     assert_eq!(kinds.iter().filter(|kind| *kind == "control").count(), 5);
     kinds.retain(|kind| kind != "control");
     assert_eq!(kinds, ["genesis", "deploy", "command", "deploy", "remove"]);
+}
+
+/// Waits until the log shows this many acts of operators. A record may be written a little after the answer.
+fn wait_controls(server: &Server, count: usize) {
+    let begun = Instant::now();
+    while log_kinds(server).iter().filter(|kind| *kind == "control").count() < count {
+        assert!(begun.elapsed() < LONG, "not {count} acts: {:?}", log_kinds(server));
+        std::thread::sleep(Duration::from_millis(10));
+    }
 }
 
 fn log_kinds(server: &Server) -> Vec<Value> {

@@ -20,8 +20,11 @@ pub(crate) const NO_LIMIT: Options = Options {
     is_measured: false,
 };
 
-/// Rows of two integers. Each procedure inserts its arguments and then works on: `hold` while its fuel lasts, some seconds, `steps` for a
-/// given number of turns.
+/// Fuel for about an hour. The usual fuel lasts for some seconds, in which a busy machine may not answer.
+const LASTING: &str = r#","fuel_max":100000000000"#;
+
+/// Rows of two integers. Each procedure inserts its arguments and then works on: `fill` while its fuel lasts, some seconds, `steps` for a
+/// given number of turns. The fuel of `steps` lasts longer than any test.
 fn module() -> Vec<u8> {
     let procedure = |name: &str, partitioning: &str, more: &str| {
         format!(
@@ -31,9 +34,9 @@ fn module() -> Vec<u8> {
     };
     let by_id = r#"{"by":["id"]}"#;
     let procedures = [
-        procedure("steps", by_id, ""),
+        procedure("steps", by_id, LASTING),
         procedure("brief", by_id, r#","time_max_ms":1"#),
-        procedure("steps_everywhere", "\"all\"", ""),
+        procedure("steps_everywhere", "\"all\"", LASTING),
         procedure("fill", by_id, ""),
     ];
     let description = format!(

@@ -1,9 +1,12 @@
 //! `reprise log tail --follow`: records as they come, through the filters, until Ctrl-C or the server's end.
 
 use std::{
-    io::{BufRead, BufReader, Read},
+    io::{BufRead, BufReader},
     process::{Child, Command, Stdio},
-    sync::mpsc::{self, Receiver},
+    sync::{
+        Arc, Mutex,
+        mpsc::{self, Receiver},
+    },
     thread,
     time::{Duration, Instant},
 };
@@ -19,6 +22,9 @@ const FOLLOW_POLL: Duration = Duration::from_millis(500);
 struct Follower {
     child: Child,
     lines: Receiver<String>,
+    /// The text on standard error, and the thread that reads it until its end.
+    errors: Arc<Mutex<String>>,
+    reader: Option<thread::JoinHandle<()>>,
 }
 
 impl Follower {
@@ -33,7 +39,36 @@ impl Follower {
             let read = BufReader::new(output).lines().map_while(Result::ok);
             read.take_while(|line| sender.send(line.clone()).is_ok()).for_each(drop);
         });
-        Ok(Self { child, lines })
+        let said = BufReader::new(child.stderr.take().context("its errors")?);
+        let errors = Arc::<Mutex<String>>::default();
+        let kept = errors.clone();
+        let reader = thread::spawn(move || {
+            for line in said.lines().map_while(Result::ok) {
+                let mut errors = kept.lock().expect("held for a push");
+                errors.push_str(&line);
+                errors.push('\n');
+            }
+        });
+        Ok(Self {
+            child,
+            lines,
+            errors,
+            reader: Some(reader),
+        })
+    }
+
+    fn errors(&self) -> String {
+        self.errors.lock().expect("held to copy").clone()
+    }
+
+    /// Waits until standard error has this text.
+    fn wait_error(&self, text: &str) -> Result<()> {
+        let start = Instant::now();
+        while !self.errors().contains(text) {
+            ensure!(start.elapsed() < PATIENCE, "no {text:?}: {}", self.errors());
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
     }
 
     fn next(&self) -> Result<String> {
@@ -50,14 +85,11 @@ impl Follower {
                 None => thread::sleep(Duration::from_millis(20)),
             }
         };
-        let mut errors = String::new();
-        self.child
-            .stderr
-            .take()
-            .context("its errors")?
-            .read_to_string(&mut errors)?;
+        if let Some(reader) = self.reader.take() {
+            let _ = reader.join(); // it only reads
+        }
         ensure!(self.lines.try_recv().is_err(), "a line too many");
-        Ok((status.code(), errors))
+        Ok((status.code(), self.errors()))
     }
 }
 
@@ -153,14 +185,10 @@ fn follower_notes_a_gap_once_when_it_has_found_records() -> Result<()> {
     ensure!(answer.status == 200, "{}", answer.text());
     let follower = Follower::start(&server, &["--key", "order-1"])?;
     ensure!(follower.next()?.contains("open"));
-    for account in 2..4 {
-        call(
-            &server,
-            "bank/open",
-            &format!(r#"{{"account": {account}, "balance": 10}}"#),
-        )?;
-        thread::sleep(2 * FOLLOW_POLL);
-    }
+    call(&server, "bank/open", r#"{"account": 2, "balance": 10}"#)?;
+    follower.wait_error("note: ")?;
+    call(&server, "bank/open", r#"{"account": 3, "balance": 10}"#)?;
+    thread::sleep(2 * FOLLOW_POLL);
     // SAFETY: a signal to our own child, which has not been waited for.
     ensure!(unsafe { libc::kill(follower.child.id() as i32, libc::SIGINT) } == 0);
     let (status, errors) = follower.end()?;

@@ -105,6 +105,8 @@ fn each_line_has_its_time_and_they_are_in_its_order_as_text_and_as_json() -> Res
     for form in ["text", "json"] {
         let launch = Launch::new(&dir.path().join(form)).args(&["--log-format", form]);
         let mut server = Server::start(&launch)?;
+        // The server reports its recovery a little after it is ready.
+        server.wait_said("ready: ")?;
         let put = server.request("PUT", "/v1/modules/probe", &[], &probe())?;
         ensure!(put.status == 201, "{}", put.text());
         server.process().signal(libc::SIGHUP)?;

@@ -1,5 +1,8 @@
 //! Files that are harmed at rest, and what only files can arm.
 
+use std::sync::Arc;
+
+use reprise_checkpoint::Checkpoints;
 use reprise_env::SimDisk;
 
 use super::Run;
@@ -34,8 +37,14 @@ impl Run {
         if harm.must_refuse {
             return Err("the log was opened".into());
         }
-        if harm.checkpoint.is_some() && report.checkpoint.map(|loaded| loaded.lsn) == harm.checkpoint {
-            return Err("the checkpoint was loaded".into());
+        let loaded = report.checkpoint.map(|loaded| loaded.lsn);
+        if let Some(lsn) = harm.checkpoint.filter(|lsn| loaded == Some(*lsn)) {
+            // A load reads no bytes of former versions. A reader of these has to find the harm.
+            let files = Checkpoints::new(Arc::new(harmed.folder("checkpoints")));
+            let read = files.open(lsn).and_then(|reader| reader.module_bytes(&[0; 32]));
+            if read.is_ok() {
+                return Err("the checkpoint was loaded".into());
+            }
         }
         self.stats.passed_over += !report.passed_over.is_empty() as u64;
         if world.router().deployed().current.contains_key(NAME) {

@@ -116,6 +116,12 @@ pub fn bank(sites: u16, count: i64) -> (tempfile::TempDir, Database) {
     (dir, database)
 }
 
+/// Waits until all partitions have published their counts of rows. A plan waits for them no longer than 30 ms.
+pub fn publish_counts(database: &Database) {
+    let stats = database.router().table_stats(Duration::from_secs(60));
+    stats.expect("ready");
+}
+
 pub fn digest_now(database: &Database) -> u64 {
     database.router().digest().expect("ready")
 }
@@ -288,21 +294,23 @@ pub fn digest_of(dir: &Path) -> u64 {
     digest
 }
 
-/// All entries of the log from an LSN on, or from its beginning on, the oldest first.
+/// All entries of the log from an LSN on, or from its beginning on, the oldest first. A page ends after 1 s, perhaps before its first record.
 pub fn records(database: &Database, mut from: Option<Lsn>) -> Vec<LogEntry> {
-    let mut found = Vec::new();
+    let (mut found, until) = (Vec::new(), Instant::now() + Duration::from_secs(60));
     loop {
+        assert!(Instant::now() < until, "the log is read to its end");
         let query = LogSearch {
             from,
             limit: 1_000,
             ..LogSearch::default()
         };
         let page = database.router().log_records(query).expect("a log");
-        if page.records.is_empty() {
+        let next = page.next.expect("oldest first");
+        found.extend(page.records);
+        if next >= page.end {
             return found;
         }
-        found.extend(page.records);
-        from = Some(page.next.expect("oldest first"));
+        from = Some(next);
     }
 }
 
@@ -313,7 +321,20 @@ pub fn files(dir: &Path, folder: &str) -> Vec<PathBuf> {
     paths
 }
 
-/// Every file under a directory, with its bytes.
+/// All files below a directory, with their bytes.
+pub fn files_below(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
+    let mut found = BTreeMap::new();
+    for entry in std::fs::read_dir(dir).expect("a directory") {
+        let path = entry.expect("an entry").path();
+        match path.is_dir() {
+            true => found.extend(files_below(&path)),
+            false => drop(found.insert(path.clone(), std::fs::read(&path).expect("read"))),
+        }
+    }
+    found
+}
+
+/// Every file of the log and of the checkpoints of a directory, with its bytes.
 pub fn snapshot(dir: &Path) -> BTreeMap<PathBuf, Vec<u8>> {
     let mut found = BTreeMap::new();
     for folder in ["log", "checkpoints"] {
