@@ -35,10 +35,10 @@ impl Patience {
         }
     }
 
-    /// Records that the output waits. Returns how long it may.
+    /// Records that the output waits. Returns how long it may: the time that is left, and the time for bytes that no flush has sent yet.
     fn wait(&mut self, now: Instant) -> Duration {
         self.since.get_or_insert(now);
-        self.left
+        self.left + time_of(self.unflushed)
     }
 
     /// Records that a write handed over this many bytes. They earn time now if the output had to wait, and otherwise with the next flush.
@@ -60,9 +60,14 @@ impl Patience {
 
     /// Counts a wait that ended, and the bytes that the peer took for it.
     fn earn(&mut self, bytes: usize, waited: Duration) {
-        let earned = Duration::from_millis(bytes as u64 * 1000 / WRITE_BYTES_PER_S_MIN);
-        self.left = self.left.saturating_sub(waited).saturating_add(earned).min(self.max);
+        let left = (self.left + time_of(bytes)).saturating_sub(waited);
+        self.left = left.min(self.max);
     }
+}
+
+/// Returns the time that the slowest permitted peer needs for so many bytes.
+fn time_of(bytes: usize) -> Duration {
+    Duration::from_millis(bytes as u64 * 1000 / WRITE_BYTES_PER_S_MIN)
 }
 
 /// A stream whose writes, flushes and shutdown fail with `TimedOut` once they have waited for `wait_max`, and for the time that taken bytes
@@ -293,6 +298,15 @@ mod tests {
             now += Duration::from_secs(30);
             patience.record_flush(|| now);
         }
+    }
+
+    #[test]
+    fn flush_may_take_the_time_of_its_bytes() {
+        let (mut patience, now) = (Patience::new(Duration::from_secs(2)), Instant::now());
+        patience.record_write(10 * WRITE_BYTES_PER_S_MIN as usize, || now);
+        assert_eq!(patience.wait(now), Duration::from_secs(12));
+        patience.record_flush(|| now + Duration::from_secs(11));
+        assert_eq!(patience.wait(now), Duration::from_secs(1));
     }
 
     #[test]
