@@ -9,7 +9,6 @@ server=
 said=
 
 stop() { [ -z "$server" ] || kill -TERM "$server" 2>/dev/null || true; }
-trap stop INT TERM
 trap 'stop; wait; rm -f "$said"' EXIT
 
 fail() {
@@ -38,6 +37,7 @@ is_free
 said=$(mktemp)
 "$reprise" serve --data-dir "$data" --listen "$listen" >"$said" &
 server=$!
+trap stop INT TERM
 
 # The server writes its URL once it has the address. No other server can write this line.
 url=

@@ -351,6 +351,14 @@ fn remove_copy(
     id: &str,
     received: Result<BackupManifest, VerbFailure>,
 ) -> Result<BackupManifest, VerbFailure> {
+    // The server can't remove a backup that it still makes. A second Ctrl-C ends this wait.
+    while received.is_err()
+        && client
+            .backup(id)
+            .is_ok_and(|backup| backup.state == BackupState::Running)
+    {
+        thread::sleep(POLL_INTERVAL);
+    }
     let Err(error) = client.remove_backup(id) else {
         return received;
     };
@@ -509,8 +517,9 @@ mod tests {
     }
 
     impl TestServer {
-        /// Starts a server with these answers, each for a method and path. Every other request gets an error.
-        fn start(answers: Vec<(&'static str, String)>) -> Self {
+        /// Starts a server with these answers, each for a method and path. Those of one request follow each other, and the last one stays. Every
+        /// other request gets an error.
+        fn start(mut answers: Vec<(&'static str, String)>) -> Self {
             let listener = TcpListener::bind("127.0.0.1:0").expect("bind");
             let url = format!("http://{}", listener.local_addr().expect("address"));
             let requests = Arc::<Mutex<Vec<String>>>::default();
@@ -522,8 +531,14 @@ mod tests {
                     let length = stream.read(&mut head).expect("read");
                     let head = String::from_utf8_lossy(&head[..length]).into_owned();
                     let request = head.split(" HTTP/").next().unwrap_or_default().to_owned();
-                    let found = answers.iter().find(|(known, _)| *known == request);
-                    let (status, body) = found.map_or(("500 Error", ""), |(_, body)| ("200 OK", body.as_str()));
+                    let is_known = |(known, _): &&(&str, String)| *known == request;
+                    let left = answers.iter().filter(is_known).count();
+                    let at = answers.iter().position(|(known, _)| *known == request);
+                    let found = at.map(|at| match left {
+                        1 => answers[at].1.clone(),
+                        _ => answers.remove(at).1,
+                    });
+                    let (status, body) = found.map_or(("500 Error", String::new()), |body| ("200 OK", body));
                     received.lock().expect("no panic").push(request);
                     let length = body.len();
                     let answer =
@@ -600,13 +615,20 @@ mod tests {
     #[test]
     fn interrupted_command_removes_the_copy_on_the_server() {
         let dir = tempfile::tempdir().expect("a directory");
-        let server = TestServer::start(vec![(CREATE, backup(BackupState::Running, 0.0))]);
+        let server = TestServer::start(vec![
+            (CREATE, backup(BackupState::Running, 0.0)),
+            (SHOW, backup(BackupState::Running, 1.0)),
+            (SHOW, backup(BackupState::Published, 1.0)),
+            (REMOVE, String::new()),
+        ]);
         let interrupt = Interrupt::default();
         interrupt.0.store(true, Ordering::Release);
         let to = dir.path().join("to");
         let outcome = create_online(&server.client, &to, (false, false), &interrupt, Output::Json);
         let text = outcome.expect_err("interrupted").to_string();
-        assert!(text.contains("Ctrl-C") && server.was_asked(REMOVE), "{text}");
+        assert!(text.contains("Ctrl-C"), "{text}");
+        let requests = server.requests.lock().expect("no panic").clone();
+        assert_eq!(requests, [CREATE, SHOW, SHOW, REMOVE], "it is removed once it is made");
         assert_eq!(fs::read_dir(dir.path()).expect("listed").count(), 0);
         let mut download = InterruptibleRead {
             read: &b"bytes"[..],
