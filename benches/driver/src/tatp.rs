@@ -142,11 +142,30 @@ impl Tatp {
         Ok(checked)
     }
 
-    /// Checks every subscriber: what belongs to them is all that there is.
+    /// Checks every subscriber: what belongs to them is all that there is. The counts of rows may be old at first, so it is checked anew as long as
+    /// they change.
     fn check_subscribers(control: &mut dyn Control) -> Result<[u64; TABLES.len()], BenchError> {
         let mut rows = Self::rows(control, &|_, _| true)?;
+        loop {
+            let found = Self::belonging(control, rows[SUBSCRIBERS] as u32)?;
+            let before = rows;
+            if found != rows {
+                rows = Self::rows(control, &|at, rows| rows == found[at])?;
+            }
+            if found == rows {
+                return Ok(rows);
+            }
+            if rows == before {
+                return Err(BenchError::Checks(format!(
+                    "{TABLES:?} have {rows:?} rows, of which {found:?} belong to subscribers"
+                )));
+            }
+        }
+    }
+
+    /// Checks the first `subscribers`, and returns the number of rows in each table that belong to them.
+    fn belonging(control: &mut dyn Control, subscribers: u32) -> Result<[u64; TABLES.len()], BenchError> {
         let mut found = [0_u64; TABLES.len()];
-        let subscribers = rows[SUBSCRIBERS] as u32;
         for first in (1..=subscribers).step_by(SUBSCRIBERS_PER_CALL as usize) {
             let last = (first + SUBSCRIBERS_PER_CALL - 1).min(subscribers);
             let range = [("first", Arg::I32(first as i32)), ("last", Arg::I32(last as i32))];
@@ -162,15 +181,7 @@ impl Tatp {
             }
         }
         found[NUMBERS] = found[SUBSCRIBERS]; // each was found by its number, and numbers are unique
-        if found != rows {
-            rows = Self::rows(control, &|at, rows| rows == found[at])?;
-        }
-        match found == rows {
-            true => Ok(rows),
-            false => Err(BenchError::Checks(format!(
-                "{TABLES:?} have {rows:?} rows, of which {found:?} belong to subscribers"
-            ))),
-        }
+        Ok(found)
     }
 
     /// A call without its subscriber.

@@ -68,7 +68,7 @@ pub const ROW_OPS_MAX: u64 = 10_000_000;
 pub const WRITE_SET_BYTES_MAX: usize = 64 << 20;
 /// Row handles and cursors at most in one transaction.
 pub const HANDLES_MAX: usize = 4 << 20;
-/// Row handles at most of what runs at a deployment, on one partition: some 12 bytes each.
+/// Row handles at most of what runs at a deployment, on one partition: 8 bytes each.
 pub const MIGRATION_HANDLES_MAX: usize = 64 << 20;
 /// Cursors that one transaction has open at most.
 pub const CURSORS_MAX: usize = 64;

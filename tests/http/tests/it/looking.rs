@@ -27,7 +27,7 @@ fn on_one_partition() -> Server {
 /// Calls that burn all of their fuel: some seconds of the partition, in one batch of the engine.
 fn spin(server: &Server) {
     let line = "{\"module\":\"probe\",\"procedure\":\"spin\",\"args\":{\"id\":7}}\n";
-    for answer in server.batch(&line.repeat(64)) {
+    for answer in server.batch(&line.repeat(32)) {
         assert!(answer["problem"].is_object(), "{answer}");
     }
 }

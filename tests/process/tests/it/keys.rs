@@ -103,7 +103,12 @@ fn keys_outlive_the_rotation_of_a_token() -> Result<()> {
 
     // A token of another name that names the scope.
     let other = [token("app-next", "app", ONE), token("app", "", TWO)];
-    exchange(&mut server, &data, &other, "token app-next (admin) is now valid")?;
+    exchange(
+        &mut server,
+        &data,
+        &other,
+        "token app-next (admin, scope app) is now valid",
+    )?;
     payments.repeat(&server, &[AS_ONE])?;
     server.kill()?;
     let server = Server::start(&Launch::new(&data))?;

@@ -215,13 +215,16 @@ fn connection_over_tls_ends_when_its_client_reads_nothing() -> Result<()> {
     thread::scope(|scope| -> Result<()> {
         for steps in STEPS {
             scope.spawn(move || {
+                let mut has_begun = false;
                 let pause = || {
+                    has_begun = true;
                     paused.fetch_add(1, Ordering::SeqCst);
                     while !is_over.load(Ordering::SeqCst) {
                         thread::sleep(Duration::from_millis(20));
                     }
                 };
                 let _ = call_late(address, certificate, steps, pause); // the server ended the connection
+                paused.fetch_add(usize::from(!has_begun), Ordering::SeqCst);
             });
         }
         let all = STEPS.count();
