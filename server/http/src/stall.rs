@@ -15,6 +15,9 @@ use tokio::{
 
 use crate::{limits::WRITE_BYTES_PER_S_MIN, tls::Socket};
 
+/// Bytes that a stream with TLS accepts at most and has not sent.
+const HELD_BYTES_MAX: usize = 64 << 10;
+
 /// Time for which a peer may still keep the output waiting. The bytes that it takes earn it more time, up to a limit.
 struct Patience {
     max: Duration,
@@ -38,7 +41,7 @@ impl Patience {
     /// Records that the output waits. Returns how long it may: the time that is left, and the time for bytes that no flush has sent yet.
     fn wait(&mut self, now: Instant) -> Duration {
         self.since.get_or_insert(now);
-        self.left + time_of(self.unflushed)
+        self.left + time_of(self.unflushed.min(HELD_BYTES_MAX))
     }
 
     /// Records that a write handed over this many bytes. They earn time now if the output had to wait, and otherwise with the next flush.
@@ -307,6 +310,10 @@ mod tests {
         assert_eq!(patience.wait(now), Duration::from_secs(12));
         patience.record_flush(|| now + Duration::from_secs(11));
         assert_eq!(patience.wait(now), Duration::from_secs(1));
+        // The socket has taken all but the last 64 KiB, which take 16 s.
+        patience.record_flush(|| now);
+        patience.record_write(1 << 20, || now);
+        assert_eq!(patience.wait(now), Duration::from_secs(17));
     }
 
     #[test]
