@@ -341,6 +341,11 @@ impl<'a> LastRow<'a> {
     }
 }
 
+/// Returns the partition of the last row that was shown, by the cursor of a page in order.
+pub(crate) fn partition_of(cursor: &[u8]) -> Result<PartitionId, RowsError> {
+    Ok(LastRow::split(cursor)?.partition)
+}
+
 /// An index in whose order a page is.
 struct IndexOrder<'a> {
     table: TableId,

@@ -12,7 +12,7 @@ use reprise_partition::{ReplyOutcome, SiteMessage, TxnPartitions};
 use reprise_txn::{Deployed, partition_between};
 
 use crate::{
-    page::{read_held, split_place},
+    page::{partition_of, read_held, split_place},
     router::{Router, Unavailable},
 };
 
@@ -208,7 +208,12 @@ impl Router {
             };
         }
         match schema.placement {
-            TablePlacement::Replicated => only(self.least_busy()),
+            // The next page comes from the same copy: a position in one copy is none in another.
+            TablePlacement::Replicated => match request.cursor.as_deref().map(partition_of).transpose()? {
+                Some(id) if id.0 < count => only(id),
+                Some(_) => Err(RowsError::BadCursor),
+                None => only(self.least_busy()),
+            },
             TablePlacement::By(column) if !request.prefix.is_empty() || !request.from.is_empty() => {
                 let (lower, upper) = request.bounds();
                 match partition_between(schema, request.index, column, (&lower, &upper), count) {

@@ -19,7 +19,7 @@ use crate::{
 const PAGE_ROWS: u64 = 1000;
 
 pub const ROWS_EXAMPLE: &str = "Examples:
-  reprise table rows votes --limit 20 --prefix 2125550123
+  reprise table rows tickets.seats --limit 20 --index state --prefix 1,held
   reprise table rows orders --index by_time --from 2026-03-01T00:00:00Z --reverse --where state:eq:2 --columns order,total
   reprise table rows orders --limit 1000000 --form csv > orders.csv
 

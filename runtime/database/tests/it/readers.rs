@@ -13,7 +13,7 @@ use std::{
 
 use crate::common::{call, config, digest_now, wasm};
 use crate::following::{Primary, bootstrap, follow_primary, serving, wait_seen, wait_streaming, wait_until};
-use reprise_abi::{Field, IndexKind, RowLayout, value::push_varint};
+use reprise_abi::{Field, IndexKind, RowLayout, TablePlacement, value::push_varint};
 use reprise_base::{Lsn, MemoryKind};
 use reprise_database::{Database, LogPolicy, ReadersConfig};
 use reprise_router::{Failure, ReplyOutcome, RowFilter, RowsError, RowsRequest};
@@ -467,6 +467,33 @@ fn check_pages(pair: &Pair, with_filter: bool) {
     }
 }
 
+/// A page of a replicated table comes from the copy that its cursor names. Another copy has other positions.
+fn check_copy(primary: &Database) {
+    let (router, deployed) = (primary.router(), primary.router().deployed());
+    let mut tables = deployed.tables();
+    let (table, _) = tables
+        .find(|(_, schema)| schema.placement == TablePlacement::Replicated)
+        .expect("a replicated table");
+    let request = RowsRequest {
+        table: table.0,
+        index: 1,
+        limit: 1,
+        ..RowsRequest::default()
+    };
+    let page = router.table_rows(request.clone()).expect("a page");
+    let mut cursor = page.next_cursor.expect("there are more rows");
+    let partition = cursor.len() - 2;
+    cursor[partition..].fill(0xff);
+    let of_no_copy = RowsRequest {
+        cursor: Some(cursor),
+        ..request
+    };
+    assert!(matches!(
+        router.table_rows(of_no_copy).err(),
+        Some(RowsError::BadCursor)
+    ));
+}
+
 #[test]
 fn pages_of_tables_of_each_kind_are_the_same_as_on_the_primary() {
     for policy in [LogPolicy::Command, LogPolicy::Physiological] {
@@ -486,6 +513,7 @@ fn pages_of_tables_of_each_kind_are_the_same_as_on_the_primary() {
         wait_seen(&pair.primary, &pair.standby);
         check_pages(&pair, false);
         check_pages(&pair, true);
+        check_copy(&pair.primary);
         pair.wait_no_views();
     }
 }

@@ -6,7 +6,7 @@ use axum::{
     extract::{FromRequestParts, Query},
     http::request::Parts,
 };
-use reprise_abi::{ColumnSchema, RowLayout, ScalarType, TableSchema};
+use reprise_abi::{ColumnSchema, IndexKind, RowLayout, ScalarType, TableSchema};
 use reprise_api::RowsQuery;
 use reprise_codec::{count_prefix, encode_column, encode_prefix, first_names};
 use reprise_router::{Router, RowFilter, RowsError, RowsRequest, StoredPage};
@@ -98,6 +98,13 @@ impl RowsParameters {
                 .map_err(|error| Refusal::malformed(format!("{name} does not fit the index: {error}"))),
         };
         let behind = self.rows.prefix.as_deref().map_or(0, count_prefix).min(columns.len());
+        if behind > 0 && behind < columns.len() && !has_order(table, index) {
+            return Err(Refusal::malformed(format!(
+                "the primary key of {} has no order: give all {} values of it as the prefix, or use where or another index",
+                table.name,
+                columns.len()
+            )));
+        }
         Ok(RowsRequest {
             table: id,
             schema: Some(table.clone()),
@@ -225,6 +232,11 @@ pub fn find_index<'t>(table: &'t TableSchema, name: Option<&str>) -> Result<(u16
             }
         },
     }
+}
+
+/// Whether an index has an order. The primary key of a hash table has none, so the rows with a part of it lie anywhere.
+pub fn has_order(table: &TableSchema, index: u16) -> bool {
+    index > 0 || table.primary_kind == IndexKind::Ordered
 }
 
 /// `column:op:value`: of a value's bytes as in a key, which are in the order of the values.

@@ -11,7 +11,7 @@ use reprise_router::{Router, RowsRequest, StoredPage};
 use serde_json::{Map, Number, Value};
 
 use super::{
-    ask::{RowsParameters, find_column, find_columns, find_index},
+    ask::{RowsParameters, find_column, find_columns, find_index, has_order},
     cursor::{pack_cursor, walk_of},
 };
 use crate::{front::PathName, permits::Operation, refusal::Refusal, state::AppState, tables::find_table};
@@ -107,11 +107,18 @@ enum Sum {
 
 impl GroupColumns {
     fn of(asked: &RowsParameters, table: &TableSchema) -> Result<Self, Refusal> {
-        let (_, columns) = find_index(table, asked.rows.index.as_deref())?;
+        let (index, columns) = find_index(table, asked.rows.index.as_deref())?;
         let by = asked.by.unwrap_or(1) as usize;
         if by > columns.len() {
             return Err(Refusal::malformed(format!(
                 "by must be from 0 to {}, the number of columns of the index",
+                columns.len()
+            )));
+        }
+        if by > 0 && by < columns.len() && !has_order(table, index) {
+            return Err(Refusal::malformed(format!(
+                "the primary key of {} has no order, so its rows do not come in groups: name another index, or group by 0 or all {} columns",
+                table.name,
                 columns.len()
             )));
         }

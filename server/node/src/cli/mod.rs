@@ -81,7 +81,7 @@ pub enum Command {
     /// List, show and drop tables, and read their rows
     #[command(
         subcommand,
-        after_help = "Example:\n  reprise table list\n  reprise table rows votes --prefix 2125550123"
+        after_help = "Example:\n  reprise table list\n  reprise table rows tickets.seats --index state --prefix 1,held"
     )]
     Table(TableCommand),
     /// Read and check the log, on a server or in its files

@@ -2,6 +2,7 @@
 
 use std::thread;
 
+use reprise_test_crash::procedure_wasm;
 use reprise_test_http::{Options, Server};
 use reqwest::Method;
 use serde_json::{Value, json};
@@ -112,6 +113,43 @@ fn a_condition_that_nothing_meets_looks_at_a_bounded_number_of_rows_a_page() {
     );
     assert!(all(&server, "where=amount:eq:2", 1000).is_empty());
     assert_eq!(all(&server, "where=id:eq:49999", 1000), [49_999]);
+}
+
+/// The rows with a part of a hashed key lie anywhere, so they are no range and no group.
+#[test]
+fn part_of_a_key_without_order_is_refused() {
+    let server = server();
+    let wasm = procedure_wasm("voter").expect("`cargo xtask wasm` builds it");
+    server.put_module("voter", wasm).ok(201);
+    let call = |procedure: &str, args: Value| {
+        let path = format!("/v1/call/voter/{procedure}");
+        let json = [("content-type", "application/json")];
+        server
+            .send(Method::POST, &path, &json, args.to_string().into_bytes())
+            .ok(200)
+    };
+    call("initialize", json!({"contestants": ["Ann", "Bob"]}));
+    for contestant in [1, 2] {
+        let vote = json!({"phone_number": "2125550123", "contestant_number": contestant, "max_votes_per_phone": "9"});
+        call("vote", vote);
+    }
+    let votes = |query: &str| server.get(&format!("/v1/tables/votes/{query}"));
+    for refused in [
+        "rows?prefix=2125550123",
+        "groups?prefix=2125550123",
+        "groups",
+        "groups?by=1",
+    ] {
+        votes(refused).problem_with(("malformed-request", 400), "no order");
+    }
+    assert_eq!(
+        votes("rows?prefix=2125550123,2").ok(200)["rows"]
+            .as_array()
+            .map(Vec::len),
+        Some(1)
+    );
+    assert_eq!(votes("groups?by=0").ok(200)["groups"][0]["count"], "2");
+    assert_eq!(votes("groups?by=2").ok(200)["groups"].as_array().map(Vec::len), Some(2));
 }
 
 #[test]
