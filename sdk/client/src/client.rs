@@ -175,11 +175,7 @@ impl Client {
 
     /// Runs many calls; the answers come in their order, each `Ok` one with its own outcome.
     pub fn batch(&self, calls: &[BatchCall]) -> Result<BatchAnswers, ClientError> {
-        let mut body = Vec::with_capacity(calls.len() * 128);
-        for call in calls {
-            serde_json::to_writer(&mut body, call).map_err(|error| ClientError::Protocol(error.to_string()))?;
-            body.push(b'\n');
-        }
+        let body = lines_of(calls)?;
         let request = self.http.post(self.at(&["v1", "batch"]));
         let response = self.send(request.header(CONTENT_TYPE, NDJSON_MEDIA_TYPE).body(body))?;
         Ok(BatchAnswers {
@@ -461,6 +457,20 @@ fn planning(mut url: Url) -> Url {
     url
 }
 
+/// Returns the body of a batch: a line for each call.
+fn lines_of(calls: &[BatchCall]) -> Result<Vec<u8>, ClientError> {
+    let mut body = Vec::with_capacity(calls.len() * 128);
+    for call in calls {
+        let begin = body.len();
+        serde_json::to_writer(&mut body, call).map_err(|error| ClientError::Protocol(error.to_string()))?;
+        // Arguments may come from an indented text, and a line is one call. No string of JSON has a line break of its own.
+        let is_break = |byte: &&mut u8| matches!(**byte, b'\n' | b'\r');
+        body[begin..].iter_mut().filter(is_break).for_each(|byte| *byte = b' ');
+        body.push(b'\n');
+    }
+    Ok(body)
+}
+
 #[cfg(test)]
 mod tests {
     use std::{
@@ -606,6 +616,24 @@ mod tests {
         for (asked, outcome) in outcomes {
             let refused = outcome.expect_err(asked).to_string();
             assert_eq!(refused, "talk to the server: it does not answer in time", "{asked}");
+        }
+    }
+
+    #[test]
+    fn call_of_a_batch_is_one_line_also_with_indented_arguments() {
+        let raw = |text: &str| serde_json::value::RawValue::from_string(text.to_owned()).expect("JSON");
+        let call = BatchCall {
+            module: "m".into(),
+            procedure: "p".into(),
+            args: Some(raw("{\n  \"text\": \"a\\nb\"\r\n}")),
+            id: None,
+            idempotency_key: None,
+        };
+        let body = String::from_utf8(lines_of(&[call.clone(), call]).expect("lines")).expect("text");
+        assert_eq!(body.lines().count(), 2);
+        for line in body.lines() {
+            let call: serde_json::Value = serde_json::from_str(line).expect("JSON");
+            assert_eq!(call["args"]["text"], "a\nb");
         }
     }
 
