@@ -205,13 +205,14 @@ async fn wait_until_fresh(
         return Ok(());
     }
     let wait = FreshWait::of(headers, is_page)?;
+    // The lag comes last: it grows while the server waits for the record.
+    wait_for_min_lsn(state, headers, &wait).await?;
     let waited = wait_for_max_lag(state, headers, &wait).await;
     if has_max_lag {
         // The staleness counts from the end of the wait.
         *staleness = staleness.and_then(|_| Staleness::of(&state.router));
     }
     waited?;
-    wait_for_min_lsn(state, headers, &wait).await?;
     if let Some(left) = wait.left() {
         headers.insert(headers::TIMEOUT_MS, (left.as_millis() as u64).max(1).into());
     }
