@@ -10,7 +10,7 @@ use std::{
 };
 
 use reprise_base::{Lsn, WatermarkWaiter};
-use reprise_env::{Clock, Net, Step, ThreadHandle, Work};
+use reprise_env::{Clock, DiskError, DiskErrorKind, Net, Step, ThreadHandle, Work};
 use reprise_log::{AppendError, AppendOutcome, Group, Log, LogError, Position, UnavailableKind};
 use reprise_observe::{Notice, NoticeKind};
 use reprise_partition::{CallBatch, Shared};
@@ -202,6 +202,15 @@ struct DatabaseTaker {
     on_the_way: Mutex<OnTheWay>,
 }
 
+/// Returns the error of a document that can't be saved. A full disk passes, as it does for the log.
+fn unsaved(error: DiskError) -> LogError {
+    if error.kind != DiskErrorKind::Full {
+        return LogError::from(error);
+    }
+    let (kind, reason) = (UnavailableKind::Full, error.to_string().into());
+    LogError::Unavailable { kind, reason }
+}
+
 impl Taker for DatabaseTaker {
     fn position(&self) -> Position {
         // A node that is the primary by now has no position as a standby.
@@ -213,7 +222,7 @@ impl Taker for DatabaseTaker {
             let (kind, reason) = (UnavailableKind::Closed, "the server stops".into());
             return Err(LogError::Unavailable { kind, reason }.into());
         };
-        self.synced.end_reign().map_err(LogError::from)?;
+        self.synced.end_reign().map_err(unsaved)?;
         let placed = database.place(group)?;
         if placed == AppendOutcome::New {
             let bytes = group.records.len() as u64;
@@ -484,5 +493,20 @@ impl Work for FollowLoop {
             }),
         };
         done.unwrap_or_else(|failure| self.record_failure(&failure))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use reprise_ship::LinkError;
+
+    use super::*;
+
+    #[test]
+    fn full_disk_ends_no_following_for_good() {
+        for (kind, is_final) in [(DiskErrorKind::Full, false), (DiskErrorKind::Io, true)] {
+            let error = DiskError::new("write", "node.json", kind, "refused");
+            assert_eq!(LinkError::Place(unsaved(error).into()).is_final(), is_final);
+        }
     }
 }

@@ -75,12 +75,15 @@ impl<P: Send + 'static> Log<P> {
         self.shared.index.epochs()
     }
 
-    /// Returns the history at an LSN. None if the log does not hold the LSN, or not durably. It reads up to a segment.
+    /// Returns the history at an LSN. None if the log's files do not hold everything before it. It reads up to a segment.
     pub fn history_at(&self, lsn: Lsn) -> Result<Option<History>, LogError> {
         let Some(segment) = self.shared.index.segment_with(lsn).filter(|_| lsn <= self.durable()) else {
             return Ok(None);
         };
-        let mut reader = self.reader(segment.start)?;
+        let mut reader = self.reader(segment.start)?; // copies records that are in NVRAM alone, if the disk takes them
+        if self.copied() < lsn {
+            return Ok(None);
+        }
         history_until(&mut reader, segment.history, lsn).map(Some)
     }
 }

@@ -79,6 +79,7 @@ pub(crate) fn check_position(
             "an epoch begins before it there that its records are not of",
         ));
     }
+    let copied = log.copied(); // before the look, so that no record comes between
     let known = match log.history_at(lsn) {
         Ok(known) => known,
         Err(error) => return Err(unreadable(&error)),
@@ -86,12 +87,12 @@ pub(crate) fn check_position(
     match known {
         Some(known) if known == history => Ok(Some(Position { epoch, lsn, history })),
         Some(_) => Err(diverged(lsn, log, "other records lie before it there than here")),
-        // The standby has what the primary sent while it wrote the record here. Once the record is durable, the two can be compared.
-        None if lsn > log.durable() && lsn <= log.filled() => {
-            let reason = format!("the standby is at LSN {lsn}, which is not durable on the primary yet");
+        // The standby has what the primary sent while it wrote the record here. Once the files have the record, the two can be compared.
+        None if lsn > copied && lsn <= log.filled() => {
+            let reason = format!("the standby is at LSN {lsn}, which is not in the primary's files yet");
             Err(JoinRefusal::new(StandbyRefusal::Unavailable, reason))
         }
-        None if lsn > log.durable() => Err(diverged(lsn, log, "it is beyond what this primary holds")),
+        None if lsn > copied => Err(diverged(lsn, log, "it is beyond what this primary holds")),
         None => Err(gone(lsn)),
     }
 }
@@ -152,7 +153,7 @@ mod tests {
 
     use super::*;
 
-    /// Durable to LSN 10, kept from 5 on, and 3 records more are being written.
+    /// In the files to LSN 10, kept from 5 on. One more record is durable in NVRAM alone, and 2 more are being written.
     struct Written;
 
     impl ShippedLog for Written {
@@ -165,7 +166,7 @@ mod tests {
         }
 
         fn durable(&self) -> Lsn {
-            Lsn(10)
+            Lsn(11)
         }
 
         fn copied(&self) -> Lsn {
@@ -240,6 +241,7 @@ mod tests {
         assert_eq!(checked_of(Epoch::new(2, 1), 10, 77), Err(StandbyRefusal::Diverged));
         assert_eq!(checked_of(Epoch::new(2, 1), 6, 77), Ok(Some(6)));
         // A record that was sent before it was durable here may have arrived there: that passes.
+        assert_eq!(checked(2, 11, 77), Err(StandbyRefusal::Unavailable));
         assert_eq!(checked(2, 13, 77), Err(StandbyRefusal::Unavailable));
         assert_eq!(checked(2, 14, 77), Err(StandbyRefusal::Diverged));
     }

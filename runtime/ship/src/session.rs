@@ -368,7 +368,7 @@ impl Session {
             history: start.history,
             start: start.start,
         }));
-        let answer = Epochs::new(is_same, log.durable(), &packed);
+        let answer = Epochs::new(is_same, log.copied(), &packed);
         send(&mut self.connection, &Frame::Epochs(answer))?;
         Err(SessionEnd::Told)
     }
