@@ -228,7 +228,7 @@ impl Follower {
             self.router.view()
         );
         self.router.set_phase(NodePhase::Failed { report: report.clone() });
-        self.router.reopen_views(); // reads that wait for one are told of the failure
+        self.router.reopen_views(); // waiting reads then get the failure
         self.report(report.clone());
         let _ = self.ended.send(Err(report.into())); // a promotion or a status reads the error
     }

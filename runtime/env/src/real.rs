@@ -221,8 +221,8 @@ impl Disk for RealDisk {
     }
 }
 
-/// A locked directory. Its lock ends with it, and not only with the last copy of its descriptor: a process that another thread starts has such a
-/// copy until it runs its program.
+/// A locked directory, whose lock ends with this value. A process that another thread starts has a copy of the descriptor until it runs its program.
+/// So the end of the lock does not wait for the last copy.
 struct LockedDirectory(File);
 
 impl Drop for LockedDirectory {

@@ -283,8 +283,8 @@ fn map(
     }
 }
 
-/// A locked file. Its lock ends with it, and not only with the last copy of its descriptor: a process that another thread starts has such a copy
-/// until it runs its program.
+/// A locked file, whose lock ends with this value. A process that another thread starts has a copy of the descriptor until it runs its program.
+/// So the end of the lock does not wait for the last copy.
 struct LockedFile(File);
 
 impl Drop for LockedFile {

@@ -132,7 +132,7 @@ fn ways_of_standby(dir: &Path) -> Vec<String> {
     let shown = dir.display();
     vec![
         format!(
-            "reprise standby reset {shown}     removes this log, and the next start with --standby-of fetches everything from the primary: to \
+            "reprise standby reset {shown}     removes this log. The next start with --standby-of fetches everything from the primary. To \
              search for the cause later, copy the directory first"
         ),
         read_only_way(dir),

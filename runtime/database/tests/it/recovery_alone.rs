@@ -61,7 +61,7 @@ fn recovery_keeps_all_checkpoints_and_the_whole_log_until_a_server_releases_them
     assert_eq!(
         files(dir.path(), "checkpoints").len(),
         2,
-        "the server keeps as many as it is told to"
+        "the server keeps the configured number"
     );
     assert!(!kept(dir.path()).is_superset(&before));
     close(database);

@@ -65,7 +65,7 @@ impl TxnScratch {
         self.check_write_set(bytes, self.kept.bytes())
     }
 
-    /// Checks written bytes and the bytes that cursors keep. Those that a migration's cursors keep have no limit but that of memory.
+    /// Checks written bytes and the bytes that cursors keep. Memory alone limits the bytes that a migration's cursors keep.
     #[inline]
     fn check_write_set(&self, written: usize, kept: usize) -> Result<(), OpError> {
         match written + kept > WRITE_SET_BYTES_MAX {
