@@ -222,7 +222,7 @@ impl Disk for RealDisk {
 }
 
 /// A locked directory, whose lock ends with this value. A process that another thread starts has a copy of the descriptor until it runs its program.
-/// So the end of the lock does not wait for the last copy.
+/// The end of the lock does not wait for the last copy.
 struct LockedDirectory(File);
 
 impl Drop for LockedDirectory {

@@ -284,7 +284,7 @@ fn map(
 }
 
 /// A locked file, whose lock ends with this value. A process that another thread starts has a copy of the descriptor until it runs its program.
-/// So the end of the lock does not wait for the last copy.
+/// The end of the lock does not wait for the last copy.
 struct LockedFile(File);
 
 impl Drop for LockedFile {
